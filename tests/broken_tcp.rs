@@ -81,11 +81,9 @@ fn take_apart(fd: i32) {
 #[test]
 fn packets_that_vanish_on_the_way_to_a_living_peer_are_named_so() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the tests of this file take turns, and nothing of them reads the environment in C.
-    unsafe { std::env::set_var("CROSSTIE_PEER_TIMEOUT_MS", "800") };
+    host_support::set("CROSSTIE_PEER_TIMEOUT_MS", "800");
     let mut two = Two::new();
-    // SAFETY: as above.
-    unsafe { std::env::remove_var("CROSSTIE_PEER_TIMEOUT_MS") };
+    host_support::unset("CROSSTIE_PEER_TIMEOUT_MS");
     let error = two.error_after(|sockets| {
         sockets[1..].iter().copied().for_each(net_support::hole::black_hole);
         vec![]
@@ -108,14 +106,11 @@ fn reset_of_a_copy_threads_stream_is_named_with_its_code() {
     let settings = [("CROSSTIE_TCP_STREAMS", "3"), ("CROSSTIE_TCP_THREADS", "2")];
     for stream in 1..=3 {
         for (name, value) in settings {
-            // SAFETY: the tests of this file take turns, and nothing of them reads the environment
-            // in C.
-            unsafe { std::env::set_var(name, value) };
+            host_support::set(name, value);
         }
         let mut two = Two::new();
         for (name, _) in settings {
-            // SAFETY: as above.
-            unsafe { std::env::remove_var(name) };
+            host_support::unset(name);
         }
         let error = two.error_after(|sockets| vec![sockets[stream]]);
         assert_eq!(error, RequestError::Fabric(libc::ECONNRESET), "stream {stream}");

@@ -6,6 +6,7 @@ use crosstie::base::units::Bytes;
 use crosstie::fabric::{MemoryKind, RegisterError};
 use crosstie::host::endpoint::Closing;
 use crosstie::host::{DeviceKind, Endpoint, Options};
+use crosstie::memory::Variables;
 use crosstie::transport::{Incoming, Limits, Outcome, Outgoing, RequestError, RequestId};
 use std::time::{Duration, Instant};
 
@@ -139,9 +140,10 @@ fn closing_one_side_ends_the_others_requests_and_connections_can_be_made_again()
 fn sender_ends_although_the_receiver_does_nothing_after_its_message_has_come() {
     // as the environment says, and over TCP
     for device in [DeviceKind::Host, DeviceKind::Tcp] {
-        // SAFETY: nothing of this test program reads the environment in C.
-        unsafe { std::env::set_var("CROSSTIE_SOCKET_IFNAME", "lo") };
-        let options = Options { device, ..Options::default() };
+        let all = Variables::of_process().iter().map(|(name, value)| (name.into(), value.into()));
+        let all = all.chain([("CROSSTIE_SOCKET_IFNAME".into(), "lo".into())]).collect();
+        let variables = Some(&*Box::leak(Box::new(all)));
+        let options = Options { device, variables, ..Options::default() };
         let (mut block_a, mut block_b) =
             (HeapBlock::new(options.bytes()), HeapBlock::new(options.bytes()));
         let (mut a, mut b) = (open(&mut block_a, &options), open(&mut block_b, &options));

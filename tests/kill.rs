@@ -123,8 +123,7 @@ fn kill_at_random_moments_ends_all_requests_by_name_and_leaves_nothing() {
     let _alone = alone();
     let dir = directory("kill");
     let dir_text = dir.to_str().unwrap().to_owned();
-    // SAFETY: no other thread of this process reads the environment now.
-    unsafe { std::env::set_var("CROSSTIE_SHM_DIR", &dir_text) };
+    host_support::set("CROSSTIE_SHM_DIR", &dir_text);
     let seed = std::env::var("TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(SEED);
     println!("TEST_SEED={seed}");
     let mut random = Random(seed);

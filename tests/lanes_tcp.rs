@@ -37,9 +37,7 @@ fn open(rails_max: u32, wish: u32) -> Node {
     for (name, value) in
         [("CROSSTIE_TCP_RAILS", wish.to_string()), ("CROSSTIE_SOCKET_IFNAME", "=lo".into())]
     {
-        // SAFETY: whoever reads the environment does it through the same lock of the standard
-        // library; tests of this binary take turns.
-        unsafe { std::env::set_var(name, value) };
+        host_support::set(name, value);
     }
     Node::open(&options)
 }
@@ -142,13 +140,11 @@ fn rail_whose_copy_threads_streams_break_costs_no_message_and_comes_back() {
     let settings = [("CROSSTIE_TCP_STREAMS", "3"), ("CROSSTIE_TCP_THREADS", "2")];
     let alone = alone();
     for (name, value) in settings {
-        // SAFETY: as in `open`.
-        unsafe { std::env::set_var(name, value) };
+        host_support::set(name, value);
     }
     let (a, b) = (open(2, 2), open(2, 2));
     for (name, _) in settings {
-        // SAFETY: as in `open`.
-        unsafe { std::env::remove_var(name) };
+        host_support::unset(name);
     }
     let mut pair = Pair::of(alone, a, b, 2);
     let mut flows = pair.flows(Place::Private);

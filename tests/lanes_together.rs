@@ -18,9 +18,7 @@ use host_support::{Memory, Node, Place, Random, Watch, small, wait_both};
 use std::sync::{Mutex, PoisonError};
 
 fn set(name: &str, value: &str) {
-    // SAFETY: whoever reads the environment does it through the same lock of the standard library;
-    // tests of this binary take turns.
-    unsafe { std::env::set_var(name, value) };
+    host_support::set(name, value);
 }
 
 #[test]
@@ -120,8 +118,7 @@ fn rings_carry_bytes_where_the_kernel_copies_nothing() {
     set("CROSSTIE_KERNEL_COPY", "0");
     drop(guard);
     let mut pair = Pair::both();
-    // SAFETY: as in `set`.
-    unsafe { std::env::remove_var("CROSSTIE_KERNEL_COPY") };
+    host_support::unset("CROSSTIE_KERNEL_COPY");
     let mut flows = pair.flows(Place::Private);
     pair.flow_until(&mut flows, "bytes through the rings", |pair, _| {
         pair.bytes(0).iter().all(|bytes| *bytes > 0)
@@ -369,8 +366,7 @@ fn said_of(
     pair.flow(&mut flows, 8);
     let over = pair.rails();
     sink_set(None);
-    // SAFETY: as in `set`.
-    unsafe { std::env::remove_var("CROSSTIE_LOG") };
+    host_support::unset("CROSSTIE_LOG");
     drop(pair);
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).clone();
     (said.into_iter().filter(|line| line.contains("shm+tcp")).collect(), over)

@@ -75,9 +75,7 @@ fn options(rails_max: u32, wish: Wish) -> Options {
         ("CROSSTIE_OFI_DOMAINS", wish.domains),
         ("CROSSTIE_LOG", "info"),
     ] {
-        // SAFETY: whoever reads the environment does it through the same lock of the standard
-        // library; tests of this binary take turns.
-        unsafe { std::env::set_var(name, value) };
+        host_support::set(name, value);
     }
     options
 }
@@ -580,10 +578,9 @@ fn send_ends_well_although_its_sender_polls_again_when_its_receiver_closes() {
         println!("over {provider}");
         let turn = alone();
         // a close does not wait for ever: for so long that this machine may stand still meanwhile
-        libfabric_support::set(TIMEOUT, "86400000");
+        host_support::set(TIMEOUT, "86400000");
         let mut pair = pair_of(turn, [Wish { provider, ..RXM }; 2]);
-        // SAFETY: as in `options`.
-        unsafe { std::env::remove_var(TIMEOUT) };
+        host_support::unset(TIMEOUT);
         let mut tries = 0;
         while !closes_upon_a_send(&mut pair) {
             tries += 1;
@@ -747,14 +744,11 @@ fn missing_library_is_a_line_and_hosts_talk_over_tcp() {
 fn endpoint_that_must_have_libfabric_is_opened_with_it_alone() {
     let _alone = alone();
     let open = |wish, rails| {
-        // SAFETY: as in `options`.
-        unsafe { std::env::set_var("CROSSTIE_RAILS_REQUIRED", "libfabric") };
+        host_support::set("CROSSTIE_RAILS_REQUIRED", "libfabric");
         let (options, mut result) = (options(2, wish), None);
-        // SAFETY: as above.
-        unsafe { std::env::set_var("CROSSTIE_RAILS", rails) };
+        host_support::set("CROSSTIE_RAILS", rails);
         let said = said_while(|| result = Some(Node::try_open(&options).map(drop)));
-        // SAFETY: as above.
-        unsafe { std::env::remove_var("CROSSTIE_RAILS_REQUIRED") };
+        host_support::unset("CROSSTIE_RAILS_REQUIRED");
         (result.unwrap(), said)
     };
     let missing = Wish { library: "libnone-such.so.9", ..RXM };

@@ -21,7 +21,9 @@ const BYTES: usize = 64 * PAGE;
 fn open(library: &CStr, provider: &str) -> Node {
     let mut options = Options { device: DeviceKind::Host, ..small(2) };
     options.limits.rails_max = 2;
-    strict_environment(library, provider);
+    for (name, value) in strict_environment(library, provider) {
+        host_support::set(name, value);
+    }
     Node::open(&options)
 }
 

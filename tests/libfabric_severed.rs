@@ -23,7 +23,7 @@ use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Watch, joined, wait_both};
 use libfabric_support::{
-    Layout, NOTHING, OTHER, PEER, World, is_silent, set, silence, strict, strict_config,
+    Layout, NOTHING, OTHER, PEER, World, is_silent, silence, strict, strict_config,
 };
 use std::time::Duration;
 use strict_pair::{apart, options, pair};
@@ -155,7 +155,7 @@ fn receive_of_a_peer_that_computes_is_unfenced_where_the_endpoint_has_others() {
 #[test]
 fn receive_of_a_peer_that_closes_on_a_silent_path_ends() {
     apart(|| {
-        set("CROSSTIE_STALL_MS", "500");
+        host_support::set("CROSSTIE_STALL_MS", "500");
         let Some(mut pair) = pair("strict") else { return };
         let mut c = beside(&mut pair);
         let library = strict(Layout::One).expect("opened above");

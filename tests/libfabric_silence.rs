@@ -19,8 +19,8 @@ use host_support::flow::Flow;
 use host_support::pair::{alone, disconnect_both};
 use host_support::{Node, Place, Watch, joined, small};
 use libfabric_support::{
-    Layout, OTHER, PEER, World, fill, is_silent, set, silence, silence_of_send, strict,
-    strict_config, strict_environment,
+    Layout, OTHER, PEER, World, fill, is_silent, silence, silence_of_send, strict, strict_config,
+    strict_environment,
 };
 use std::ffi::CStr;
 use std::ops::Range;
@@ -271,8 +271,10 @@ impl Star {
     fn open_for(library: &CStr, provider: &str, others: usize, silence: Duration) -> Star {
         let mut options = Options { device: DeviceKind::Host, ..small(2) };
         options.limits.rails_max = 2;
-        strict_environment(library, provider);
-        set("CROSSTIE_OFI_SILENCE_MS", &silence.as_millis().to_string());
+        for (name, value) in strict_environment(library, provider) {
+            host_support::set(name, value);
+        }
+        host_support::set("CROSSTIE_OFI_SILENCE_MS", silence.as_millis().to_string());
         let mut nodes: Vec<Node> = (0..=others).map(|_| Node::open(&options)).collect();
         let ends = (1..=others).map(|other| {
             let [a, b] = nodes.get_disjoint_mut([0, other]).unwrap();

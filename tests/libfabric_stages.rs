@@ -123,8 +123,7 @@ fn endpoint_stages(provider: &CStr) -> Stages {
         ("CROSSTIE_OFI_PROVIDER", provider.to_str().unwrap()),
         ("CROSSTIE_OFI_DOMAINS", "lo"),
     ] {
-        // SAFETY: the only test of this process.
-        unsafe { std::env::set_var(name, value) };
+        host_support::set(name, value);
     }
     let mut options = Options { device: DeviceKind::Host, ..small(2) };
     options.limits.rails_max = 2;

@@ -60,14 +60,11 @@ fn main() {
         (Place::Shared, "1", &rails),
         (Place::Private, "1", TOGETHER),
     ] {
-        // SAFETY: no other thread reads the environment now: no endpoint is open.
-        unsafe { std::env::set_var("CROSSTIE_KERNEL_COPY", kernel_copy) };
-        // SAFETY: as above.
-        unsafe { std::env::set_var("CROSSTIE_RAILS", rails) };
+        host_support::set("CROSSTIE_KERNEL_COPY", kernel_copy);
+        host_support::set("CROSSTIE_RAILS", rails);
         BOTH_RAILS.store(rails == TOGETHER, Ordering::Relaxed);
         if rails == TOGETHER {
-            // SAFETY: as above. Every host has it.
-            unsafe { std::env::set_var("CROSSTIE_SOCKET_IFNAME", "=lo") };
+            host_support::set("CROSSTIE_SOCKET_IFNAME", "=lo");
         }
         let counted = life(place);
         assert_eq!(counted, 0, "{place:?}, kernel copies {kernel_copy}, {rails}: allocated");

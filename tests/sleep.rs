@@ -237,8 +237,7 @@ fn closing_on_a_peer_that_takes_nothing_ends_although_we_sleep() {
     // without reports of stalls, which wake whoever sleeps now and then
     let settings = [("CROSSTIE_PEER_TIMEOUT_MS", "3000"), ("CROSSTIE_STALL_MS", "0")];
     for (name, value) in settings {
-        // SAFETY: nobody else is in a test now.
-        unsafe { std::env::set_var(name, value) };
+        host_support::set(name, value);
     }
     let (mut a, mut b) = (Node::open(&on(true)), Node::open(&on(true)));
     let (to_b, _) = host_support::joined(&mut a, &mut b);
@@ -253,7 +252,6 @@ fn closing_on_a_peer_that_takes_nothing_ends_although_we_sleep() {
         watch.look("closing");
     }
     for (name, _) in settings {
-        // SAFETY: as above.
-        unsafe { std::env::remove_var(name) };
+        host_support::unset(name);
     }
 }

@@ -63,8 +63,7 @@ fn copy_threads_run_on_the_cpus_of_the_setting_and_nowhere_else() {
     let first = here.split([',', '-']).next().unwrap().parse::<u32>().unwrap();
     let options = tcp(2);
     for (name, value) in [("STREAMS", "2"), ("THREADS", "1"), ("THREAD_CPUS", last.as_str())] {
-        // SAFETY: the only test of this program, before the first endpoint.
-        unsafe { std::env::set_var(format!("CROSSTIE_TCP_{name}"), value) };
+        host_support::set(format!("CROSSTIE_TCP_{name}"), value);
     }
     let both = used(&options);
     assert_eq!(cpus_of_so_many(THREAD, 2), [last.clone(), last.clone()]);
@@ -76,8 +75,7 @@ fn copy_threads_run_on_the_cpus_of_the_setting_and_nowhere_else() {
     assert_eq!(cpus_of_so_many(THREAD, 2), [last.clone(), last]);
     assert_eq!(cpus_of("/proc/thread-self"), first.to_string());
     drop(both);
-    // SAFETY: as above; no endpoint is open.
-    unsafe { std::env::set_var("CROSSTIE_TCP_THREAD_CPUS", format!("{first},1023")) };
+    host_support::set("CROSSTIE_TCP_THREAD_CPUS", format!("{first},1023"));
     assert_eq!(Node::try_open(&options).err(), Some(OpenError::Cpu(1023)));
     assert_eq!(cpus_of_threads(THREAD), [""; 0]);
 }

@@ -47,9 +47,7 @@ fn open_as(
     for (name, value) in
         [("CROSSTIE_RAILS", names), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
     {
-        // SAFETY: whoever reads the environment does it through the same lock of the standard
-        // library; tests of this binary take turns.
-        unsafe { std::env::set_var(name, value) };
+        host_support::set(name, value);
     }
     sink_set(Some((keep, 0)));
     Node::open_with(&options, rails)

@@ -54,8 +54,7 @@ enum Away {
 /// Two endpoints of which a peer may be silent for so long, with control on their port.
 fn pair_on_port(silent_ms: u32) -> Pair {
     own_network().expect("a network of its own");
-    // SAFETY: as in `pair`.
-    unsafe { std::env::set_var("CROSSTIE_PEER_TIMEOUT_MS", silent_ms.to_string()) };
+    host_support::set("CROSSTIE_PEER_TIMEOUT_MS", silent_ms.to_string());
     let mut pair = pair();
     let mut stream = Stream::new(&pair, 64);
     let watch = Watch::start();

@@ -399,8 +399,7 @@ fn pair_on_wire(away: bool) -> Pair {
         std::fs::write(port.join("gid_attrs/ndevs/0"), "wire0\n").unwrap();
         std::fs::write(port.join("gids/0"), GID.replace("0001", &format!("000{end}"))).unwrap();
         ip(&format!("addr add 10.0.0.{end}/24 dev wire0"));
-        // SAFETY: as in `open`.
-        unsafe { std::env::set_var("CROSSTIE_IB_HCA", format!("=fake{}", end - 1)) };
+        host_support::set("CROSSTIE_IB_HCA", format!("=fake{}", end - 1));
         open(2)
     });
     if away {
@@ -490,8 +489,7 @@ fn peer_whose_port_is_answered_for_soon_is_joined_at_the_first_try() {
 /// The place of the second port's GID has an address of the other family, and then its own again.
 fn stand_on_the_other_family() {
     const CARDS: &str = "cards=2 gid_by_card";
-    // SAFETY: as in `open`.
-    unsafe { std::env::set_var("CROSSTIE_IB_GID_INDEX", "0") };
+    host_support::set("CROSSTIE_IB_GID_INDEX", "0");
     let mut pair = pair_on_wire(false);
     pair.hello();
     pair.all_up(2);
@@ -536,8 +534,7 @@ fn be_of_two_families() {
 fn differ(name: &str, values: [&str; 2]) {
     let alone = alone();
     let [a, b] = values.map(|value| {
-        // SAFETY: as in `open`.
-        unsafe { std::env::set_var(name, value) };
+        host_support::set(name, value);
         open(2)
     });
     Pair::of(alone, a, b, 1).close();

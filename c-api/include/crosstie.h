@@ -64,7 +64,17 @@
 // THREADS. An endpoint has one thread at a time, which alone may call the functions whose comment
 // says "the endpoint's"; another thread may become that thread with the usual synchronisation.
 // Functions that say "any" may be called from any thread, also while the endpoint's thread is in a
-// call. Endpoints are independent of each other; give each busy thread its own.
+// call. Endpoints are independent of each other; give each busy thread its own. A thread must not be
+// cancelled (pthread_cancel) while it is in a call: what it has locked would stay locked. It may
+// forbid that around its calls (pthread_setcancelstate).
+//
+// THE PROCESS. Its environment is read once, by the first call that opens an endpoint, on the
+// caller's thread: nothing may change it (setenv, putenv) during that call, and later changes have
+// no effect. Libraries of NICs, which are loaded when an endpoint is opened on such a device, read
+// variables of their own when they like. Every descriptor of the library has a number from 3 on,
+// also where standard streams are closed; while a library of NICs is in use, the numbers of closed
+// ones are held by descriptors that can be neither read nor written. A line of the log raises no
+// SIGPIPE.
 //
 // OWNERSHIP. The storage is the library's from open to close, and must not move. A buffer is the
 // library's from isend or irecv until its request has ended. Structures and handles are read during
@@ -435,6 +445,9 @@ typedef enum xtie_result {
     XTIE_ERR_PEER_GAVE_UP = -81,
     // A rail of a vendor's that the program gives is none; the log says which and why.
     XTIE_ERR_VENDOR_RAIL = -82,
+    // Of open: a CROSSTIE_ variable of the environment has a value that cannot be meant. The log
+    // has a line with its name, its value and what it may be.
+    XTIE_ERR_SETTING = -83,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -742,7 +755,7 @@ int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_
 // Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
 //     XTIE_ERR_STORAGE_IN_USE: an endpoint that is not closed begins there (one that begins
 //     elsewhere in the storage is not looked for, nor are more than 64 remembered);
-//     XTIE_ERR_DEVICE_UNAVAILABLE,
+//     XTIE_ERR_SETTING, XTIE_ERR_DEVICE_UNAVAILABLE,
 //     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
 //     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 // Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.

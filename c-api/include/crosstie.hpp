@@ -233,11 +233,14 @@ public:
     ~connection() { reset(); }
 
     // How long destroying it waits at most: longer than a peer may be silent
-    // (CROSSTIE_PEER_TIMEOUT_MS), and 30 seconds at least.
+    // (CROSSTIE_PEER_TIMEOUT_MS), and 30 seconds at least. Reads the environment at its first call,
+    // which opening an endpoint makes.
     static std::chrono::milliseconds close_wait() noexcept
     {
-        const char *said = std::getenv("CROSSTIE_PEER_TIMEOUT_MS");
-        const unsigned long silence_ms = said == nullptr ? 0 : std::strtoul(said, nullptr, 10);
+        static const unsigned long silence_ms = [] {
+            const char *said = std::getenv("CROSSTIE_PEER_TIMEOUT_MS");
+            return said == nullptr ? 0 : std::strtoul(said, nullptr, 10);
+        }();
         const unsigned long day_ms = 86400000; // the longest that may be said
         return std::chrono::milliseconds(20000 + std::min(std::max(silence_ms, 10000ul), day_ms));
     }
@@ -393,6 +396,7 @@ class endpoint {
 public:
     endpoint(void *storage, std::size_t storage_bytes, const xtie_endpoint_config &config)
     {
+        connection::close_wait();
         detail::check(xtie_endpoint_open(storage, storage_bytes, &config, &object_));
     }
     template <std::uint32_t C, std::uint32_t R, std::uint32_t M>
@@ -404,6 +408,7 @@ public:
     endpoint(void *storage, std::size_t storage_bytes, const xtie_endpoint_config &config,
              const xtie_vendor_rail *rails, std::size_t rails_count)
     {
+        connection::close_wait();
         detail::check(xtie_endpoint_open_with_rails(storage, storage_bytes, &config, rails,
                                                     rails_count, &object_));
     }

@@ -230,6 +230,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         thread_retires: default.thread_retires,
         shm_threads: default.shm_threads,
         tcp_threads: default.tcp_threads,
+        variables: None,
         verbs_names: default.verbs_names,
         verbs_traffic_class: default.verbs_traffic_class,
         ports: default.ports,

@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::fmt::Write;
 use crosstie::base::carve::BLOCK_ALIGN;
 use crosstie::host::vendor::VendorRail;
-use crosstie::host::{Endpoint, log};
+use crosstie::host::{Endpoint, OpenError, log};
 
 /// Opens an endpoint in memory of the caller's. Nothing is allocated after this, on any thread, but
 /// for threads that CROSSTIE_TCP_THREADS or CROSSTIE_SHM_THREADS ask for, which start with the
@@ -27,7 +27,7 @@ use crosstie::host::{Endpoint, log};
 /// Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
 ///     XTIE_ERR_STORAGE_IN_USE: an endpoint that is not closed begins there (one that begins
 ///     elsewhere in the storage is not looked for, nor are more than 64 remembered);
-///     XTIE_ERR_DEVICE_UNAVAILABLE,
+///     XTIE_ERR_SETTING, XTIE_ERR_DEVICE_UNAVAILABLE,
 ///     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
 ///     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 /// Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
@@ -91,8 +91,11 @@ pub(crate) unsafe fn open_in(
     // `xtie_endpoint_open`, and nobody else touches it.
     let opened = unsafe { Endpoint::open_with(block, length - ROOM_BYTES, &options, rails) };
     let endpoint = opened.map_err(|error| {
-        let text: Text = Text::of(|text| write!(text, "no endpoint was opened: {error}"));
-        log::say(log::Level::Error, text.as_str());
+        // which has had its line
+        if !matches!(error, OpenError::Setting(_)) {
+            let text: Text = Text::of(|text| write!(text, "no endpoint was opened: {error}"));
+            log::say(log::Level::Error, text.as_str());
+        }
         open_result(&error)
     })?;
     // SAFETY: the storage's first bytes, aligned and not part of the block.

@@ -153,6 +153,7 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Limits(LimitsError::Regions) => XTIE_ERR_REGIONS_MAX,
         OpenError::Limits(LimitsError::Rails) => XTIE_ERR_RAILS_MAX,
         OpenError::Rings(_) => XTIE_ERR_RINGS,
+        OpenError::Setting(_) => XTIE_ERR_SETTING,
         OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
         OpenError::Device | OpenError::Cpu(_) | OpenError::SharedMemory { .. } => {
             XTIE_ERR_DEVICE_UNAVAILABLE

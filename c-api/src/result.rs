@@ -168,6 +168,9 @@ pub enum xtie_result {
     XTIE_ERR_PEER_GAVE_UP = -81,
     /// A rail of a vendor's that the program gives is none; the log says which and why.
     XTIE_ERR_VENDOR_RAIL = -82,
+    /// Of open: a CROSSTIE_ variable of the environment has a value that cannot be meant. The log
+    /// has a line with its name, its value and what it may be.
+    XTIE_ERR_SETTING = -83,
 }
 
 use xtie_result::*;
@@ -263,6 +266,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     ),
     (XTIE_ERR_PEER_GAVE_UP, c"the peer gave the connection up, and its requests say why"),
     (XTIE_ERR_VENDOR_RAIL, c"a rail of a vendor's that the program gives is none"),
+    (XTIE_ERR_SETTING, c"a CROSSTIE_ variable has a value that cannot be meant; the log says more"),
 ];
 
 impl xtie_result {

@@ -492,11 +492,15 @@ impl Attend {
     }
 }
 
+/// The thread's stack.
+const STACK_BYTES: usize = 2 << 20;
+
 /// Starts the thread, and waits until it allocates no more.
 fn start<M: LinkMemory>(shared: &Arc<Shared<M>>) -> std::io::Result<JoinHandle<()>> {
     let of_thread = (Arc::clone(shared), Arc::new(Barrier::new(2)));
     let started = Arc::clone(&of_thread.1);
-    let named = thread::Builder::new().name("crosstie-band".into());
+    // with a size, or the standard library would look for one in the environment
+    let named = thread::Builder::new().name("crosstie-band".into()).stack_size(STACK_BYTES);
     let body = move || {
         of_thread.1.wait();
         run(&of_thread.0);

@@ -237,11 +237,7 @@ impl fmt::Display for InterfaceError {
         match self {
             InterfaceError::Choice(choice) => {
                 let choice = choice.as_str();
-                write!(
-                    f,
-                    "{NAME}={choice}: a name of an interface is missing, or ^ or = stands behind \
-                     one, and would be for all"
-                )
+                write!(f, "{NAME}={choice}: {CHOICE_WRONG}")
             }
             InterfaceError::NoMatch(choice, there) => {
                 let (choice, there) = (choice.as_str(), there.as_str());
@@ -338,6 +334,15 @@ fn survey() -> Result<Survey, InterfaceError> {
 fn speed_mbit_s(name: &str) -> u32 {
     let text = std::fs::read_to_string(std::format!("/sys/class/net/{name}/speed"));
     text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Why a choice cannot be meant.
+pub const CHOICE_WRONG: &str =
+    "a name of an interface is missing, or ^ or = stands behind one, and would be for all";
+
+/// Whether a choice can be meant.
+pub fn is_choice(text: &str) -> bool {
+    Choice::parse(text).is_some()
 }
 
 /// A choice, taken apart.

@@ -167,7 +167,7 @@ impl Endpoint {
         if length < options.bytes() || !(block as usize).is_multiple_of(BLOCK_ALIGN) {
             return Err(OpenError::Storage);
         }
-        let mut environment = settings::apply(&mut options);
+        let mut environment = settings::apply(&mut options)?;
         if matches!(options.device, DeviceKind::Host | DeviceKind::Tcp) {
             network::libfabric_unused_say(&environment);
         }

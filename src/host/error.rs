@@ -1,6 +1,8 @@
 //! Why calls of an endpoint fail. Small values; `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
+extern crate std;
+
 use super::options::{HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use super::vendor::VendorRailError;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
@@ -9,6 +11,8 @@ pub use crate::fabric::{DeregisterError, RegisterError};
 use crate::memory::Errno;
 use crate::transport::limits::LimitsError;
 use core::fmt;
+use std::format;
+use std::string::String;
 
 /// Which size breaks which rule.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -30,35 +34,44 @@ pub enum RingsError {
     },
 }
 
-impl fmt::Display for RingsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ring = |f: &mut fmt::Formatter<'_>, names: &str, bytes: u32, most: u32| {
-            // an environment variable may say more than fits
-            let more = if bytes == u32::MAX { " or more" } else { "" };
-            write!(f, "{names} is {bytes}{more}: ")?;
-            write!(f, "it must be a power of two from {RING_BYTES_MIN} to {most}")
-        };
-        match *self {
-            RingsError::Send(bytes) => {
-                let names = "send_ring_bytes (CROSSTIE_SEND_RING_BYTES)";
-                ring(f, names, bytes, SEND_RING_BYTES_MAX)
-            }
-            RingsError::Write(bytes) => {
-                let names = "write_ring_bytes (CROSSTIE_WRITE_RING_BYTES)";
-                ring(f, names, bytes, WRITE_RING_BYTES_MAX)
-            }
-            RingsError::Heap(bytes) => write!(
-                f,
-                "heap_bytes (CROSSTIE_HEAP_BYTES) is {bytes}: no process has so much address \
-                 space; it must be below {HEAP_BYTES_END}, and every peer on the host maps it, too"
+impl RingsError {
+    /// The variables that it may come of, the likeliest first.
+    pub(super) const fn settings(&self) -> &'static [&'static str] {
+        match self {
+            RingsError::Send(_) => &["CROSSTIE_SEND_RING_BYTES"],
+            RingsError::Write(_) => &["CROSSTIE_WRITE_RING_BYTES"],
+            RingsError::Heap(_) => &["CROSSTIE_HEAP_BYTES"],
+            RingsError::Eager { .. } => &["CROSSTIE_EAGER_BYTES", "CROSSTIE_SEND_RING_BYTES"],
+        }
+    }
+
+    /// What may be.
+    pub(super) fn rule(&self) -> String {
+        let ring = |most| format!("it must be a power of two from {RING_BYTES_MIN} to {most}");
+        match self {
+            RingsError::Send(_) => ring(SEND_RING_BYTES_MAX),
+            RingsError::Write(_) => ring(WRITE_RING_BYTES_MAX),
+            RingsError::Heap(_) => format!(
+                "no process has so much address space; it must be below {HEAP_BYTES_END}, and \
+                 every peer on the host maps it, too"
             ),
-            RingsError::Eager { bytes, most, ring } => write!(
-                f,
-                "eager_bytes_max (CROSSTIE_EAGER_BYTES) is {bytes}: with a send ring of {ring} \
-                 bytes (CROSSTIE_SEND_RING_BYTES) it may be {most} at most, a quarter less 64 and \
-                 never over 16384"
+            RingsError::Eager { most, ring, .. } => format!(
+                "with a send ring of {ring} bytes (CROSSTIE_SEND_RING_BYTES) it may be {most} at \
+                 most, a quarter less 64 and never over 16384"
             ),
         }
+    }
+}
+
+impl fmt::Display for RingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, bytes) = match *self {
+            RingsError::Send(bytes) => ("send_ring_bytes", bytes.into()),
+            RingsError::Write(bytes) => ("write_ring_bytes", bytes.into()),
+            RingsError::Heap(bytes) => ("heap_bytes", bytes),
+            RingsError::Eager { bytes, .. } => ("eager_bytes_max", bytes),
+        };
+        write!(f, "{name} is {bytes}: {}", self.rule())
     }
 }
 
@@ -113,9 +126,11 @@ pub enum OpenError {
     Device,
     /// `CROSSTIE_TCP_THREAD_CPUS` names a CPU that no thread of this process may use.
     Cpu(u32),
+    /// The value of this setting cannot be meant; the log says what may be.
+    Setting(&'static str),
     /// `CROSSTIE_RAILS` allows no rail that the device has.
     Rails,
-    /// `CROSSTIE_RAILS_REQUIRED` names a rail that is not to be had, or cannot be understood.
+    /// `CROSSTIE_RAILS_REQUIRED` names a rail that is not to be had.
     Required,
     /// No interface is left that other hosts could reach us by.
     Interface,
@@ -159,13 +174,13 @@ impl fmt::Display for OpenError {
                 "CROSSTIE_TCP_THREAD_CPUS names CPU {cpu}, which this host does not have or the \
                  cpuset of this process leaves out"
             ),
-            OpenError::Rails => f.write_str(
-                "CROSSTIE_RAILS allows no rail that the device has, or cannot be understood",
-            ),
-            OpenError::Required => f.write_str(
-                "a rail that CROSSTIE_RAILS_REQUIRED names is not to be had, or it cannot be \
-                 understood",
-            ),
+            OpenError::Setting(name) => {
+                write!(f, "{name} has a value that cannot be meant; the log says what it may be")
+            }
+            OpenError::Rails => f.write_str("CROSSTIE_RAILS allows no rail that the device has"),
+            OpenError::Required => {
+                f.write_str("a rail that CROSSTIE_RAILS_REQUIRED names is not to be had")
+            }
             OpenError::Interface => f.write_str(
                 "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and \
                  the device has no rail but TCP",
@@ -230,7 +245,6 @@ fn threads(f: &mut fmt::Formatter<'_>) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    extern crate std;
     use std::string::ToString;
 
     #[test]

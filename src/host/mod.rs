@@ -18,7 +18,6 @@ pub mod log;
 mod machine;
 mod network;
 mod news;
-mod numbers;
 pub mod options;
 mod own;
 #[cfg(feature = "tool")]
@@ -33,6 +32,7 @@ pub mod settings;
 pub mod shared;
 pub mod stall;
 mod told;
+mod values;
 pub mod vendor;
 mod vouch;
 

@@ -281,7 +281,7 @@ fn lacking_say(
     rails: Rails,
     why: &str,
 ) -> Result<(), OpenError> {
-    let Some(required) = environment.required else { return Err(OpenError::Required) };
+    let required = environment.required;
     if device != DeviceKind::Host || rails.has(required) {
         return Ok(());
     }
@@ -357,19 +357,10 @@ impl Streams {
         Streams { each: 1, descriptors_max: u64::MAX, threads: 0, cpus: CpuSet::EMPTY };
 
     /// As the environment says, or with so many threads. Each wants a stream of its own to each
-    /// peer, beside the first; a setting that leaves it none is ignored. Whether the CPUs can be
+    /// peer, beside the first. Whether the CPUs can be
     /// had is seen when the rail is opened.
     fn choose(threads: u32, environment: &Environment) -> Streams {
         let (each, threads) = environment.tcp(threads);
-        if let Some(wanted) = environment.tcp_threads.filter(|wanted| *wanted != threads) {
-            let most = each - 1;
-            let text = format!(
-                "CROSSTIE_TCP_THREADS={wanted} is ignored: it may be {most} at most with \
-                 CROSSTIE_TCP_STREAMS={each}, since each thread moves a stream beside the first"
-            );
-            say_once(Level::Warning, &text);
-            return Streams { each, ..Streams::ONE };
-        }
         let mut cpus = environment.tcp_thread_cpus;
         if !cpus.is_empty() && threads == 0 {
             say_once(
@@ -404,15 +395,13 @@ pub(super) fn libfabric_unused_say(environment: &Environment) {
 
 fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {
     let Some(path) = &environment.key_file else { return Ok(None) };
-    if path.as_os_str().is_empty() {
-        // a script whose own variable is not set must not open the port without a key
-        say(Level::Error, "CROSSTIE_KEY_FILE is set and names no file: unset it to have no key");
-        return Err(OpenError::Key);
-    }
     match Key::read(path) {
         Ok(key) => Ok(Some(key)),
         Err(error) => {
-            say(Level::Error, &format!("{error} ({})", path.display()));
+            let (path, why) = (path.display(), format!("{error}"));
+            let why = why.trim_start_matches("CROSSTIE_KEY_FILE: ");
+            let then = "no endpoint opens until that is corrected";
+            say(Level::Error, &format!("CROSSTIE_KEY_FILE={path}: {why}; {then}"));
             Err(OpenError::Key)
         }
     }

@@ -12,6 +12,7 @@ use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::BandEvent;
 use crate::connect::interfaces::{AddressFamily, Interfaces};
+use crate::memory::Variables;
 use crate::provider::libfabric::names::NicNames;
 use crate::provider::verbs::names::PortNames;
 use crate::provider::verbs::settings::Names;
@@ -63,6 +64,9 @@ pub struct Options {
     /// [`tcp::THREADS_MAX`], unless the environment says how many; each has a socket of every
     /// connection.
     pub tcp_threads: u32,
+    /// The variables that count in place of the process's environment, for programs that keep
+    /// their settings elsewhere; `None`: the environment's.
+    pub variables: Option<&'static Variables>,
     /// Whose variables count for RDMA ports.
     pub verbs_names: Names,
     /// The traffic class of RDMA ports, and where it can be one the service level, where the
@@ -97,6 +101,7 @@ impl Default for Options {
             thread_retires: false,
             shm_threads: 0,
             tcp_threads: 0,
+            variables: None,
             verbs_names: Names::Own,
             verbs_traffic_class: None,
             ports: None,

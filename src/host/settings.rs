@@ -1,15 +1,17 @@
-//! The `CROSSTIE_` variables: one table, read at open.
+//! The `CROSSTIE_` variables: one table, applied at open.
 #![forbid(unsafe_code)]
 
 extern crate std;
 
 use super::device::Rails;
-use super::log::{self, Level, say_once};
-use super::numbers::{among, number, value_of};
+use super::error::OpenError;
+use super::log::{self, Level, say, say_once};
 use super::options::Options;
+pub use super::values::Wrong;
+use super::values::{Reader, cpus, interfaces, log_level, node_id, rails, required, users};
 use crate::base::units::{Bytes, Span};
-use crate::connect::{STREAMS_MAX, USERS_NAMED_MAX, Users, overflow_user};
-use crate::memory::CpuSet;
+use crate::connect::{SHM_DIR_BYTES_MAX, STREAMS_MAX, Users};
+use crate::memory::{CpuSet, Variables};
 use crate::provider::libfabric::settings as libfabric;
 use crate::provider::shm;
 use crate::provider::verbs::settings as verbs;
@@ -18,6 +20,7 @@ use core::ops::RangeInclusive;
 use std::format;
 use std::path::PathBuf;
 use std::string::{String, ToString};
+use std::vec::Vec;
 
 /// One variable.
 #[derive(Copy, Clone, Debug)]
@@ -228,8 +231,8 @@ pub struct Environment {
     pub shm_dir: PathBuf,
     /// Which rails the user allows.
     pub rails: Rails,
-    /// Which must be there; `None`: that is not understood, and must not pass for none.
-    pub required: Option<Rails>,
+    /// Which must be there.
+    pub required: Rails,
     /// Which interfaces other hosts reach us by; `None`: as by default.
     pub socket_ifname: Option<String>,
     /// Sockets of a connection over TCP, when we connect.
@@ -242,7 +245,7 @@ pub struct Environment {
     pub tcp_thread_cpus: CpuSet,
     /// Threads that copy what is long through shared memory, if not as the options say.
     pub shm_threads: Option<u32>,
-    /// The file with the key that all hosts share; an empty path is one that was forgotten.
+    /// The file with the key that all hosts share.
     pub key_file: Option<PathBuf>,
     /// Users whose processes may be peers on this host without a key.
     pub users: Users,
@@ -272,7 +275,7 @@ impl Default for Environment {
             kernel_copy: true,
             shm_dir: PathBuf::from("/dev/shm"),
             rails: Rails::ALL,
-            required: Some(Rails::NONE),
+            required: Rails::NONE,
             socket_ifname: None,
             tcp_streams: None,
             tcp_rails: 0,
@@ -300,7 +303,7 @@ const TCP_THREADS_MAX: u64 = STREAMS_MAX as u64 - 1;
 impl Environment {
     /// Whether the rails of a set must be there, so that nothing goes on without them.
     pub fn requires(&self, rails: Rails) -> bool {
-        self.required.is_none_or(|required| required.has(rails))
+        self.required.has(rails)
     }
 
     /// Sockets of each connection over TCP, and threads that move some of them, where `threads` are
@@ -312,38 +315,21 @@ impl Environment {
                 (threads + 1, threads)
             }
             (Some(streams), None) => (streams, threads.min(streams - 1)),
-            (Some(streams), Some(wanted)) => (streams, if wanted < streams { wanted } else { 0 }),
+            (Some(streams), Some(wanted)) => (streams, wanted),
         }
     }
 }
 
-/// Lets the environment change `options`, and says what it does not understand.
-pub fn apply(options: &mut Options) -> Environment {
-    log::level_set(understood("CROSSTIE_LOG", log_level).unwrap_or(Level::Warning));
-    unknown_report();
-    if let Some(bytes) = number("CROSSTIE_SEND_RING_BYTES") {
-        options.send_ring_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        // who wants a short ring need not know what else follows from it
-        options.eager_bytes_fit();
-    }
-    if let Some(bytes) = number("CROSSTIE_EAGER_BYTES") {
-        options.eager_bytes_max = Bytes(bytes);
-    }
-    if let Some(bytes) = number("CROSSTIE_WRITE_RING_BYTES") {
-        options.write_ring_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-    }
-    if let Some(bytes) = number("CROSSTIE_HEAP_BYTES") {
-        // who opens without a heap has no use for one
-        if options.heap_bytes != Bytes::ZERO {
-            options.heap_bytes = Bytes(bytes);
-        }
-    }
-    let mut environment = environment_of(options.verbs_names);
-    if let Some(class) = options.verbs_traffic_class {
-        environment.verbs.traffic_class_default(class);
-    }
-    if let Some(timeout) = environment.connect_timeout {
-        options.handshake_deadline = timeout;
+/// Lets the environment change `options`. *Errors*: a setting cannot be meant; the log has a line
+/// for each.
+pub fn apply(options: &mut Options) -> Result<Environment, OpenError> {
+    let all = options.variables.unwrap_or_else(Variables::of_process);
+    let (environment, level, wrong) = read(all, options);
+    log::level_set(level);
+    unknown_report_of(all);
+    wrong.iter().for_each(|it| say(Level::Error, &it.to_string()));
+    if let Some(first) = wrong.first() {
+        return Err(OpenError::Setting(first.name));
     }
     let (wish, most) = (environment.tcp_rails, options.limits.rails_max);
     if wish > most && options.device.rails().tcp {
@@ -353,66 +339,167 @@ pub fn apply(options: &mut Options) -> Environment {
         );
         say_once(Level::Warning, &text);
     }
-    environment
+    Ok(environment)
 }
 
-/// What the environment says beside the options; what it does not understand is reported.
+/// What the environment of this process says beside the options; where a setting cannot be meant,
+/// as if it were not set.
 pub fn environment() -> Environment {
-    environment_of(verbs::Names::Own)
+    read(Variables::of_process(), &mut Options::default()).0
 }
 
-/// The same, with NCCL's variables for RDMA ports, if they count.
-fn environment_of(names: verbs::Names) -> Environment {
-    let default = Environment::default();
-    let path = |name| std::env::var_os(name).map(PathBuf::from);
-    Environment {
-        kernel_copy: among("CROSSTIE_KERNEL_COPY", 0..=1).map_or(default.kernel_copy, |n| n != 0),
-        shm_dir: path("CROSSTIE_SHM_DIR").map_or(default.shm_dir, directory),
-        rails: demanded("CROSSTIE_RAILS", rails, Rails::NONE).unwrap_or(default.rails),
-        required: demanded(REQUIRED, |text| required(text).map(Some), None)
-            .unwrap_or(default.required),
-        socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
-        tcp_rails: among("CROSSTIE_TCP_RAILS", 1..=RAILS_MAX as u64).map_or(0, |n| n as u32),
-        tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64).map(|n| n as u32),
-        tcp_threads: among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX).map(|n| n as u32),
-        tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus)
-            .unwrap_or(default.tcp_thread_cpus),
-        shm_threads: among("CROSSTIE_SHM_THREADS", 0..=shm::THREADS_MAX as u64).map(|n| n as u32),
-        key_file: path("CROSSTIE_KEY_FILE"),
-        users: understood("CROSSTIE_ALLOW_UIDS", users).unwrap_or(default.users),
-        connect_timeout: among("CROSSTIE_CONNECT_TIMEOUT_MS", CONNECT_TIMEOUT_MS).map(Span::millis),
-        peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
-            .map_or(default.peer_timeout, Span::millis),
-        stall: among("CROSSTIE_STALL_MS", STALL_MS).map_or(default.stall, Span::millis),
-        node_id: understood("CROSSTIE_NODE_ID", node_id),
-        verbs: of_verbs(names),
-        verbs_named: is_named("verbs"),
-        libfabric: of_libfabric(),
-        libfabric_named: is_named("libfabric"),
-        vendor_named: is_named("vendor"),
+/// The settings of this process that cannot be meant.
+pub fn wrong() -> Vec<Wrong> {
+    read(Variables::of_process(), &mut Options::default()).2
+}
+
+/// Reads all settings.
+fn read(all: &Variables, options: &mut Options) -> (Environment, Level, Vec<Wrong>) {
+    let mut reader = Reader::new(all);
+    let level = reader.understood("CROSSTIE_LOG", log_level).unwrap_or(Level::Warning);
+    sizes(&mut reader, options);
+    let mut environment = environment_of(&mut reader, options.verbs_names);
+    if let Some(class) = options.verbs_traffic_class {
+        environment.verbs.traffic_class_default(class);
+    }
+    if let Some(timeout) = environment.connect_timeout {
+        options.handshake_deadline = timeout;
+    }
+    (environment, level, reader.wrong)
+}
+
+/// Sizes, whose bounds depend on each other.
+fn sizes(reader: &mut Reader<'_>, options: &mut Options) {
+    if let Some(bytes) = reader.number("CROSSTIE_SEND_RING_BYTES") {
+        options.send_ring_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        // who wants a short ring need not know what else follows from it
+        options.eager_bytes_fit();
+    }
+    if let Some(bytes) = reader.number("CROSSTIE_EAGER_BYTES") {
+        options.eager_bytes_max = Bytes(bytes);
+    }
+    if let Some(bytes) = reader.number("CROSSTIE_WRITE_RING_BYTES") {
+        options.write_ring_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    }
+    if let Some(bytes) = reader.number("CROSSTIE_HEAP_BYTES") {
+        // who opens without a heap has no use for one
+        if options.heap_bytes != Bytes::ZERO {
+            options.heap_bytes = Bytes(bytes);
+        }
+    }
+    if let Err(OpenError::Rings(error)) = options.check()
+        && let Some(name) = error.settings().iter().find(|name| reader.is_set(name))
+    {
+        reader.refuse(name, error.rule());
     }
 }
 
-/// Whether a rail is named among those that may be used, or those that must be there.
-fn is_named(rail: &str) -> bool {
-    let names = |name: &str| std::env::var(name).map(|text| text.to_ascii_lowercase());
-    ["CROSSTIE_RAILS", REQUIRED].into_iter().any(|it| names(it).is_ok_and(|it| it.contains(rail)))
+/// The rest, with NCCL's variables for RDMA ports, if they count.
+fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
+    let default = Environment::default();
+    let kernel_copy = reader.among("CROSSTIE_KERNEL_COPY", 0..=1);
+    let tcp_streams = reader.among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64);
+    let tcp_threads = reader.among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX);
+    if let (Some(streams), Some(threads)) = (tcp_streams, tcp_threads)
+        && threads >= streams
+    {
+        let why = format!(
+            "it may be {} at most with CROSSTIE_TCP_STREAMS={streams}, since each thread moves a \
+             stream beside the first",
+            streams - 1
+        );
+        reader.refuse("CROSSTIE_TCP_THREADS", why);
+    }
+    let all = reader.all;
+    Environment {
+        kernel_copy: kernel_copy.map_or(default.kernel_copy, |n| n != 0),
+        shm_dir: shm_dir(reader).unwrap_or(default.shm_dir),
+        rails: reader.understood("CROSSTIE_RAILS", rails).unwrap_or(default.rails),
+        required: reader.understood(REQUIRED, required).unwrap_or(default.required),
+        socket_ifname: reader.understood("CROSSTIE_SOCKET_IFNAME", interfaces),
+        tcp_rails: reader.among("CROSSTIE_TCP_RAILS", 1..=RAILS_MAX as u64).map_or(0, |n| n as u32),
+        tcp_streams: tcp_streams.map(|n| n as u32),
+        tcp_threads: tcp_threads.map(|n| n as u32),
+        tcp_thread_cpus: reader
+            .understood("CROSSTIE_TCP_THREAD_CPUS", cpus)
+            .unwrap_or(default.tcp_thread_cpus),
+        shm_threads: reader
+            .among("CROSSTIE_SHM_THREADS", 0..=shm::THREADS_MAX as u64)
+            .map(|n| n as u32),
+        key_file: key_file(reader),
+        users: reader.understood("CROSSTIE_ALLOW_UIDS", users).unwrap_or(default.users),
+        connect_timeout: reader
+            .among("CROSSTIE_CONNECT_TIMEOUT_MS", CONNECT_TIMEOUT_MS)
+            .map(Span::millis),
+        peer_timeout: reader
+            .among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
+            .map_or(default.peer_timeout, Span::millis),
+        stall: reader.among("CROSSTIE_STALL_MS", STALL_MS).map_or(default.stall, Span::millis),
+        node_id: reader.understood("CROSSTIE_NODE_ID", node_id),
+        verbs: of_verbs(reader, names),
+        verbs_named: is_named(all, "verbs"),
+        libfabric: of_libfabric(reader),
+        libfabric_named: is_named(all, "libfabric"),
+        vendor_named: is_named(all, "vendor"),
+    }
 }
 
-/// What the variables of RDMA devices say; what is not understood is reported.
-fn of_verbs(names: verbs::Names) -> verbs::Settings {
-    let (settings, complaints) = verbs::read(value_of, names);
-    // who lets NCCL's count complains of them once, not with each endpoint
-    for complaint in complaints.iter().filter(|it| it.name.starts_with("CROSSTIE_")) {
-        say_once(Level::Warning, &format!("{complaint}"));
+/// A path, which need not be a text.
+fn set(all: &Variables, name: &str) -> Option<PathBuf> {
+    all.get(name).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Where path sockets lie, if it is set.
+fn shm_dir(reader: &mut Reader<'_>) -> Option<PathBuf> {
+    const NAME: &str = "CROSSTIE_SHM_DIR";
+    let path = set(reader.all, NAME)?;
+    if path.as_os_str().len() > SHM_DIR_BYTES_MAX {
+        let why = "bytes at most, for which the name of a socket has room";
+        reader.refuse(NAME, format!("it may have {SHM_DIR_BYTES_MAX} {why}"));
+        return None;
+    }
+    Some(directory(path))
+}
+
+/// The file of the key. A script whose own variable is not set must not open the port without one.
+fn key_file(reader: &mut Reader<'_>) -> Option<PathBuf> {
+    const NAME: &str = "CROSSTIE_KEY_FILE";
+    if reader.all.get(NAME).is_some_and(|path| path.is_empty()) {
+        reader.refuse(NAME, "it names no file; unset it to have no key");
+    }
+    set(reader.all, NAME)
+}
+
+/// Whether a rail is named among those that may be used, or those that must be there.
+fn is_named(all: &Variables, rail: &str) -> bool {
+    let names = |name: &str| all.text(name).map(|text| text.to_ascii_lowercase());
+    ["CROSSTIE_RAILS", REQUIRED].into_iter().any(|it| names(it).is_some_and(|it| it.contains(rail)))
+}
+
+/// What the variables of RDMA devices say. Who lets NCCL's count complains of those.
+fn of_verbs(reader: &mut Reader<'_>, names: verbs::Names) -> verbs::Settings {
+    let all = reader.all;
+    for variable in verbs::VARIABLES {
+        reader.understood(variable.name, |_| Ok(()));
+    }
+    let (settings, complaints) = verbs::read(|name| all.text(name), names);
+    for complaint in complaints {
+        let ours = verbs::VARIABLES.iter().find(|variable| variable.name == complaint.name);
+        if let Some(variable) = ours {
+            reader.refuse(variable.name, complaint.why);
+        }
     }
     settings
 }
 
 /// The same of libfabric's.
-fn of_libfabric() -> libfabric::Settings {
-    let (settings, complaints) = libfabric::read(value_of);
-    complaints.iter().for_each(|complaint| say_once(Level::Warning, complaint));
+fn of_libfabric(reader: &mut Reader<'_>) -> libfabric::Settings {
+    let all = reader.all;
+    for variable in libfabric::VARIABLES {
+        reader.understood(variable.name, |_| Ok(()));
+    }
+    let (settings, complaints) = libfabric::read(|name| all.text(name));
+    complaints.into_iter().for_each(|(name, why)| reader.refuse(name, why));
     settings
 }
 
@@ -438,118 +525,14 @@ const PEER_TIMEOUT_MS: RangeInclusive<u64> = 100..=86_400_000;
 /// From never to a day.
 const STALL_MS: RangeInclusive<u64> = 0..=86_400_000;
 
-/// A variable's value, if it is set and `read` understands it.
-fn understood<T>(name: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
-    let text = value_of(name)?;
-    let text = text.trim();
-    if text.is_empty() {
-        return None;
-    }
-    match read(text) {
-        Ok(value) => Some(value),
-        Err(why) => {
-            say_once(Level::Warning, &format!("{name}={text} is ignored: {why}"));
-            None
-        }
-    }
-}
-
-/// As [`understood`], for what must not be ignored: `otherwise` if it is not understood.
-fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) -> Option<T> {
-    let text = std::env::var_os(name)?;
-    let text = text.to_string_lossy();
-    let text = text.trim();
-    if text.is_empty() {
-        return None;
-    }
-    Some(read(text).unwrap_or_else(|why| {
-        let then = "no endpoint with peers opens until that is mended";
-        say_once(Level::Error, &format!("{name}={text}: {why}; {then}"));
-        otherwise
-    }))
-}
-
-/// What a list of rails is made of.
-const RAIL_NAMES: &str = "there are shm, verbs, libfabric, vendor and tcp";
-/// What a list of those that may be used has beside.
-const RAIL_NAMES_MORE: &str = ", and shm+tcp for both in one connection";
-
-/// The rails of a list.
-fn rails(text: &str) -> Result<Rails, String> {
-    let mut rails = Rails::NONE;
-    for name in text.split(',').map(str::trim) {
-        match name.to_ascii_lowercase().as_str() {
-            "shm" => rails.shm = true,
-            "tcp" => rails.tcp = true,
-            // it is set up over TCP, and TCP remains when it fails
-            "verbs" => (rails.verbs, rails.tcp) = (true, true),
-            "libfabric" => (rails.libfabric, rails.tcp) = (true, true),
-            "vendor" => (rails.vendor, rails.tcp) = (true, true),
-            "shm+tcp" | "tcp+shm" => {
-                (rails.shm, rails.tcp, rails.together) = (true, true, true);
-            }
-            "" => return Err(format!("a name is missing; {RAIL_NAMES}{RAIL_NAMES_MORE}")),
-            _ => return Err(format!("there is no rail {name}; {RAIL_NAMES}{RAIL_NAMES_MORE}")),
-        }
-    }
-    Ok(rails)
-}
-
-/// The rails that must be there, of which none brings another along.
-fn required(text: &str) -> Result<Rails, String> {
-    let mut rails = Rails::NONE;
-    for name in text.split(',').map(str::trim) {
-        let rail = rails.named(&name.to_ascii_lowercase());
-        *rail.ok_or_else(|| format!("there is no rail {name}; {RAIL_NAMES}"))? = true;
-    }
-    Ok(rails)
-}
-
-/// The CPUs of a list.
-fn cpus(text: &str) -> Result<CpuSet, String> {
-    text.split(',').map(str::trim).try_fold(CpuSet::EMPTY, |set, cpu| {
-        let more = cpu.parse().ok().and_then(|cpu| set.with(cpu));
-        more.ok_or_else(|| {
-            let range = cpu.contains('-');
-            let hint = if range { "; ranges are not taken, numbers with commas are" } else { "" };
-            format!("{cpu} is no CPU below {}{hint}", CpuSet::END)
-        })
-    })
-}
-
-/// The users of a list, whose processes are let in.
-fn users(text: &str) -> Result<Users, String> {
-    let overflow = overflow_user();
-    text.split(',').map(str::trim).try_fold(Users::default(), |users, user| {
-        let number = user.parse().map_err(|_| format!("{user} is no user's number"))?;
-        if number == overflow {
-            return Err(format!(
-                "{number} stands for all users that a namespace does not know; a shared key \
-                 (CROSSTIE_KEY_FILE) lets such peers in"
-            ));
-        }
-        users.with(number).ok_or_else(|| format!("it may name {USERS_NAMED_MAX} users at most"))
-    })
-}
-
-fn node_id(text: &str) -> Result<u64, String> {
-    u64::from_str_radix(text.trim_start_matches("0x"), 16)
-        .map_err(|_| String::from("it is not a hexadecimal number of up to 16 digits"))
-}
-
-/// What `CROSSTIE_LOG` lets through.
-fn log_level(text: &str) -> Result<Level, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "error" => Ok(Level::Error),
-        "warning" => Ok(Level::Warning),
-        "info" => Ok(Level::Info),
-        _ => Err(String::from("it may be error, warning or info")),
-    }
-}
-
 /// Says which variables look like ours and are not.
+#[cfg(feature = "tool")]
 pub(crate) fn unknown_report() {
-    for (name, _) in std::env::vars_os() {
+    unknown_report_of(Variables::of_process());
+}
+
+fn unknown_report_of(all: &Variables) {
+    for (name, _) in all.iter() {
         let Some(name) = name.to_str() else { continue };
         if let Some(sentence) = unknown_sentence(name) {
             say_once(Level::Warning, &sentence);
@@ -605,61 +588,5 @@ mod tests {
         assert!(!far.contains("nearest"), "{far}");
         assert_eq!(unknown_sentence("CROSSTIE_HEAP_BYTES"), None);
         assert_eq!(unknown_sentence("PATH"), None);
-    }
-
-    #[test]
-    fn rails_are_a_list_of_known_names() {
-        assert_eq!(rails("shm, verbs, libfabric, vendor, tcp"), Ok(Rails::ALL));
-        let hosts = Rails { verbs: false, libfabric: false, vendor: false, ..Rails::ALL };
-        assert_eq!(rails("shm, tcp"), Ok(hosts));
-        let verbs = Rails { verbs: true, ..hosts };
-        assert_eq!(rails("shm,verbs"), Ok(verbs), "verbs has tcp as its reserve");
-        let libfabric = Rails { libfabric: true, tcp: true, ..Rails::NONE };
-        assert_eq!(rails("libfabric"), Ok(libfabric), "and so has libfabric");
-        assert_eq!(rails("tcp"), Ok(Rails { tcp: true, ..Rails::NONE }));
-        let together = Rails { together: true, ..hosts };
-        for text in ["shm+tcp", "tcp, shm+tcp", "Shm+TCP,shm"] {
-            assert_eq!(rails(text), Ok(together), "{text}");
-        }
-        assert!(rails("tcp,ofi").unwrap_err().contains("there are shm, verbs, libfabric"));
-        assert_eq!(rails("TCP,Shm"), Ok(hosts));
-        for empty in [",", "shm,", ",tcp", "shm,,tcp"] {
-            assert!(rails(empty).unwrap_err().contains("a name is missing"), "{empty}");
-        }
-    }
-
-    #[test]
-    fn rails_that_are_required_bring_no_other_along() {
-        let two = Rails { libfabric: true, verbs: true, ..Rails::NONE };
-        assert_eq!(required("libfabric, Verbs"), Ok(two));
-        for wrong in ["efa", "shm,", "shm+tcp"] {
-            assert!(required(wrong).unwrap_err().contains("there is no rail"), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn cpus_are_numbers_also_from_64_on() {
-        let listed = |text| cpus(text).map(|set| set.iter().collect::<std::vec::Vec<_>>());
-        assert_eq!(listed("2,3"), Ok(std::vec![2, 3]));
-        assert_eq!(listed("127, 0,64"), Ok(std::vec![0, 64, 127]));
-        assert!(cpus("1024").unwrap_err().contains("below 1024"));
-        assert!(cpus("2-3").unwrap_err().contains("ranges are not taken"));
-        assert!(cpus("-1").is_err());
-    }
-
-    #[test]
-    fn users_are_numbers_and_never_the_one_that_stands_for_all_unknown_users() {
-        assert_eq!(users("1000, 7").map(|users| users.named().to_vec()), Ok(std::vec![1000, 7]));
-        assert!(users("root").unwrap_err().contains("root is no user's number"));
-        let text = overflow_user().to_string();
-        assert!(users(&text).unwrap_err().contains("does not know"));
-        assert!(users(&"5,".repeat(40)).is_err());
-    }
-
-    #[test]
-    fn node_ids_are_hexadecimal() {
-        assert_eq!(node_id("0x2a"), Ok(42));
-        assert_eq!(node_id("ffffffffffffffff"), Ok(u64::MAX));
-        assert!(node_id("host").is_err() && node_id("1ffffffffffffffff").is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! - [`available`]: how much memory can still be had
 //! - [`shared`]: one mapping, backed by an anonymous file whose descriptor is handed to the peer
 //! - [`cpus`]: sets of CPUs, and threads that are kept on them
+//! - [`environment`]: the process's variables, read once
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
 //! - [`kernel_copy`]: reading another process's memory
 //! - [`pidfd`]: a child's descriptors, for the test that breaks its sockets
@@ -23,6 +24,7 @@
 
 pub mod available;
 pub mod cpus;
+pub mod environment;
 pub mod errno;
 pub mod heap;
 pub mod kernel_copy;
@@ -40,6 +42,7 @@ pub mod threads;
 pub mod wake;
 
 pub use cpus::{CpuSet, PinError, cpus_try, thread_pin};
+pub use environment::Variables;
 pub use errno::Errno;
 pub use heap::{HeapError, SharedHeap};
 pub use reserve::Reserve;

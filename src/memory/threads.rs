@@ -5,10 +5,14 @@ extern crate std;
 use super::errno::Errno;
 use std::thread::{Builder, JoinHandle};
 
+/// Stack of each.
+const STACK_BYTES: usize = 2 << 20;
+
 /// Starts a thread that takes no signals: they are the program's.
 pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Errno> {
     let quiet = SignalsBlocked::new();
-    let thread = Builder::new().name(name.into()).spawn(work);
+    // said here, or the standard library would look for it in the environment
+    let thread = Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(work);
     drop(quiet);
     thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(0)))
 }

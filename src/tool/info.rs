@@ -18,7 +18,8 @@ use crate::host::device::{DEVICES, Rails, properties};
 use crate::host::log::{self, Level};
 use crate::host::owned::Owned;
 use crate::host::settings::{self, environment, unknown_sentence};
-use crate::host::{DeviceKind, OpenError, Options};
+use crate::host::{DeviceKind, Options};
+use crate::memory::Variables;
 use crate::memory::{heap, kernel_copy, probe, wake};
 use crate::wire::{WIRE_MAJOR, WIRE_MINOR};
 use std::format;
@@ -209,21 +210,9 @@ fn opens(kind: DeviceKind) -> Result<(), Failure> {
             // the log says which file, and which interfaces there are
             let errors = said().into_iter().skip(before);
             let last = errors.rev().find(|(level, _)| *level == Level::Error);
-            let last = misread(&error).or(last.map(|(_, text)| text));
-            Err(last.unwrap_or_else(|| error.to_string()))
+            Err(last.map_or_else(|| error.to_string(), |(_, text)| text))
         }
     }
-}
-
-/// What was said of a list of rails that cannot be understood, which is said once: when it was read
-/// first, before any endpoint was opened.
-fn misread(error: &OpenError) -> Option<String> {
-    let start = match error {
-        OpenError::Rails => "CROSSTIE_RAILS=",
-        OpenError::Required => "CROSSTIE_RAILS_REQUIRED=",
-        _ => return None,
-    };
-    said().into_iter().map(|(_, text)| text).find(|text| text.starts_with(start))
 }
 
 /// Why an endpoint on host0 does not open; none: it does.
@@ -238,22 +227,21 @@ fn said() -> Vec<(Level, String)> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Why a variable that is set has no effect, or none but that nothing is used, as it was said at
-/// open.
+/// Why a variable that is set has no effect, as it was said at open.
 fn ignored(name: &str) -> Option<String> {
     said().into_iter().find_map(|(_, text)| {
         let rest = text.strip_prefix(name)?;
         let own = rest.starts_with('=') || rest.starts_with(' ');
-        let why = match rest.split_once(" is ignored: ") {
-            Some((_, why)) => format!("ignored: {why}"),
-            None => format!("no RDMA port is used: {}", rest.split_once(NO_PORT_LEFT)?.1),
-        };
-        own.then_some(why)
+        let (_, why) = rest.split_once(" is ignored: ")?;
+        own.then(|| format!("ignored: {why}"))
     })
 }
 
-/// Of a choice of RDMA ports that is not understood (`provider::verbs::settings::Complaint`).
-const NO_PORT_LEFT: &str = " leaves no RDMA port: ";
+/// Why a variable's value cannot be meant.
+fn refused(name: &str) -> Option<String> {
+    let wrong = settings::wrong().into_iter().find(|it| it.name == name)?;
+    Some(format!("refused: {}; no endpoint opens until that is corrected", wrong.why))
+}
 
 /// What was said at open of a variable's value that is heeded in part.
 fn capped(name: &str) -> Option<String> {
@@ -301,7 +289,7 @@ fn kernel_offers() -> Section {
         true => "yes: waking a sleeper costs senders nothing",
         false => "no: senders pay a fence to wake a sleeper",
     };
-    let dir = std::env::var("CROSSTIE_SHM_DIR").unwrap_or_else(|_| "/dev/shm".into());
+    let dir = Variables::of_process().text("CROSSTIE_SHM_DIR").unwrap_or_else(|| "/dev/shm".into());
     let room = match probe::file_system(&dir) {
         Ok((size, free)) => format!("{}, {} free", bytes_long(size), bytes_long(free)),
         Err(error) => format!("missing ({error}): peers in other containers not found"),
@@ -324,7 +312,7 @@ const WORD: u64 = 0x6372_6f73_7374_6965;
 static PLACE: u64 = WORD;
 
 fn kernel_copy_text() -> String {
-    if std::env::var("CROSSTIE_KERNEL_COPY").as_deref() == Ok("0") {
+    if Variables::of_process().get("CROSSTIE_KERNEL_COPY").is_some_and(|it| it == "0") {
         return "switched off by CROSSTIE_KERNEL_COPY: private memory takes two copies".into();
     }
     match kernel_copy_tried() {
@@ -418,12 +406,12 @@ fn endpoint() -> Section {
 /// Set variables with their value, unknown ones with the nearest name, then those not set.
 fn variables() -> Section {
     let mut lines = Vec::new();
-    for (name, value) in std::env::vars_os() {
+    for (name, value) in Variables::of_process().iter() {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
         if let Some(sentence) = unknown_sentence(&name) {
             lines.push(line(&name, format!("unknown: {sentence}")));
         } else if let Some(setting) = settings::all().find(|setting| setting.name == name) {
-            let text = match (ignored(&name), capped(&name)) {
+            let text = match (refused(&name).or_else(|| ignored(&name)), capped(&name)) {
                 (Some(why), _) => format!("set to {value}, and {why}"),
                 (None, Some(how)) => format!("set to {value}, and capped: {how}"),
                 (None, None) if value.trim().is_empty() => {

@@ -9,6 +9,7 @@ extern crate std;
 
 use super::Failure;
 use crate::base::hash::fnv1a;
+use crate::memory::Variables;
 use std::format;
 use std::string::{String, ToString};
 use std::vec;
@@ -133,7 +134,7 @@ pub struct Launch {
 
 /// The process environment.
 pub fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok()
+    Variables::of_process().text(name)
 }
 
 /// What the environment says. `None`: no launcher, or a single process.

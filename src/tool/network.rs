@@ -14,6 +14,7 @@ use crate::connect::interfaces::{
 use crate::connect::routed::{leads_by_its_own, source};
 use crate::host::device::Rails;
 use crate::host::settings::{Environment, environment, unknown_report};
+use crate::memory::Variables;
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
 use core::fmt;
 use std::format;
@@ -109,9 +110,9 @@ fn allowed(settings: &Environment) -> String {
         true => format!(", beside tcp ports of {} if there are any", ports.join(", ")),
         false => String::new(),
     };
-    match std::env::var("CROSSTIE_RAILS") {
-        Ok(text) => format!("{names}{beside} (CROSSTIE_RAILS={text})"),
-        Err(_) => format!("{names}{beside} (CROSSTIE_RAILS is not set)"),
+    match Variables::of_process().text("CROSSTIE_RAILS") {
+        Some(text) => format!("{names}{beside} (CROSSTIE_RAILS={text})"),
+        None => format!("{names}{beside} (CROSSTIE_RAILS is not set)"),
     }
 }
 

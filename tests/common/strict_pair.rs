@@ -5,7 +5,7 @@
 use crate::common_network::own_network;
 use crate::host_support::pair::{Pair, alone};
 use crate::host_support::{Node, small};
-use crate::libfabric_support::{Layout, set, strict, strict_environment};
+use crate::libfabric_support::{Layout, strict, strict_environment};
 use crosstie::host::{DeviceKind, Options};
 use std::io::Write;
 
@@ -27,8 +27,10 @@ pub fn pair(provider: &str) -> Option<Pair> {
         let _ = writeln!(std::io::stderr(), "SKIPPED: no network of our own: {error}");
         return None;
     }
-    strict_environment(library, provider);
-    set("CROSSTIE_PEER_TIMEOUT_MS", &SILENT_MS.to_string());
+    for (name, value) in strict_environment(library, provider) {
+        crate::host_support::set(name, value);
+    }
+    crate::host_support::set("CROSSTIE_PEER_TIMEOUT_MS", SILENT_MS.to_string());
     let (a, b) = (Node::open(&options()), Node::open(&options()));
     Some(Pair::of(alone, a, b, 2))
 }

@@ -58,14 +58,11 @@ pub fn open_in(rails_max: u32, devices: &str, more: &[(&str, &str)]) -> Node {
         ("CROSSTIE_LOG", "info"),
     ];
     for (name, value) in usual.iter().chain(more) {
-        // SAFETY: whoever reads the environment does it through the same lock of the standard
-        // library; tests of this binary take turns.
-        unsafe { std::env::set_var(name, value) };
+        crate::host_support::set(name, value);
     }
     let node = Node::open(&options);
     for (name, _) in more {
-        // SAFETY: as above.
-        unsafe { std::env::remove_var(name) };
+        crate::host_support::unset(name);
     }
     node
 }

@@ -18,8 +18,11 @@ use crosstie::fabric::MemoryKind;
 use crosstie::host::endpoint::Closing;
 use crosstie::host::vendor::VendorRail;
 use crosstie::host::{Attempt, ConnectError, Endpoint, OpenError, Options};
+use crosstie::memory::Variables;
 use crosstie::transport::{Incoming, Limits, Outcome, Outgoing, RequestError, RequestId};
+use std::ffi::{OsStr, OsString};
 use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test says that it hangs.
@@ -50,6 +53,37 @@ pub fn small(connections_max: u32) -> Options {
     }
 }
 
+/// What [`set`] and [`unset`] have said.
+static SET: Mutex<Vec<(OsString, Option<OsString>)>> = Mutex::new(Vec::new());
+
+/// Gives a variable another value, for endpoints and processes that are started from now on. The
+/// environment itself is read once in a process.
+pub fn set(name: impl Into<OsString>, value: impl Into<OsString>) {
+    change(name.into(), Some(value.into()));
+}
+
+/// Has a variable count as not set.
+pub fn unset(name: impl Into<OsString>) {
+    change(name.into(), None);
+}
+
+fn change(name: OsString, value: Option<OsString>) {
+    let mut set = SET.lock().unwrap_or_else(PoisonError::into_inner);
+    set.retain(|(it, _)| *it != name);
+    set.push((name, value));
+}
+
+/// The variables that count; `None`: those of the environment.
+pub fn variables() -> Option<&'static Variables> {
+    let set = SET.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_changed = |name: &OsStr| set.iter().any(|(it, _)| it == name);
+    let kept = Variables::of_process().iter().filter(|(name, _)| !is_changed(name));
+    let kept = kept.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let new = set.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+    // a test opens few endpoints
+    (!set.is_empty()).then(|| &*Box::leak(Box::new(kept.chain(new).collect())))
+}
+
 /// An endpoint and its block.
 pub struct Node {
     endpoint: Option<Endpoint>,
@@ -67,6 +101,7 @@ impl Node {
 
     /// With rails of vendors, whose tables and contexts stay until the program ends.
     pub fn open_with(options: &Options, rails: &[VendorRail]) -> Result<Node, OpenError> {
+        let options = &Options { variables: options.variables.or_else(variables), ..*options };
         let mut block = HeapBlock::new(options.bytes());
         let (start, length) = (block.start(), block.length());
         // SAFETY: the node keeps the block until the endpoint is closed.

@@ -10,6 +10,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::PoisonError;
 
 const ROLE: &str = "HOST_TEST_ROLE";
 
@@ -101,6 +102,12 @@ pub fn command(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a name"));
     command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command.stdout(Stdio::null());
+    for (name, value) in super::SET.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     command
 }
 

@@ -12,8 +12,7 @@ pub fn listen(settings: &[(&str, &str)]) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for (name, value) in settings {
-            // SAFETY: every test begins here, before anything reads the environment.
-            unsafe { std::env::set_var(name, value) };
+            super::set(name, value);
         }
         log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));
     });

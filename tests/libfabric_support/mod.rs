@@ -208,24 +208,18 @@ pub fn strict_config(layout: Layout, provider: &'static CStr) -> Option<Config<'
     Some(Config { library, provider: Some(provider), ..Config::DEFAULT })
 }
 
-/// Endpoints that are opened from now on have a rail on one domain of the strict fabric.
-pub fn strict_environment(library: &CStr, provider: &str) {
-    for (name, value) in [
+/// What gives endpoints a rail on one domain of the strict fabric.
+pub fn strict_environment<'a>(
+    library: &'a CStr,
+    provider: &'a str,
+) -> [(&'static str, &'a str); 5] {
+    [
         ("CROSSTIE_RAILS", "libfabric"),
         ("CROSSTIE_SOCKET_IFNAME", "=lo"),
         ("CROSSTIE_OFI_LIBRARY", library.to_str().unwrap()),
         ("CROSSTIE_OFI_PROVIDER", provider),
         ("CROSSTIE_OFI_DOMAINS", "strict0"),
-    ] {
-        set(name, value);
-    }
-}
-
-/// Sets a variable of the environment.
-pub fn set(name: &str, value: &str) {
-    // SAFETY: whoever reads the environment does it through the same lock of the standard library;
-    // tests of one program take turns.
-    unsafe { std::env::set_var(name, value) };
+    ]
 }
 
 /// Whether two endpoints of one process can talk to each other. Those of libfabric 2.6's shm

@@ -24,8 +24,7 @@ const LENGTH: usize = 100_000;
 /// Options of an endpoint that talks over TCP alone, and inside this machine.
 pub fn tcp(connections_max: u32) -> Options {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: before the first endpoint, and nothing of these tests reads the environment in C.
-    ONCE.call_once(|| unsafe { std::env::set_var("CROSSTIE_SOCKET_IFNAME", "lo") });
+    ONCE.call_once(|| crate::host_support::set("CROSSTIE_SOCKET_IFNAME", "lo"));
     Options { device: DeviceKind::Tcp, heap_bytes: Bytes::mib(64), ..small(connections_max) }
 }
 

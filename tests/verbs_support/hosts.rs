@@ -90,9 +90,7 @@ pub fn open(rails_max: u32) -> Node {
         if std::env::var_os(name).is_some() {
             continue; // the story is about another value
         }
-        // SAFETY: a process of one story; whoever reads the environment does it through the same
-        // lock of the standard library, but for the false device, in this thread.
-        unsafe { std::env::set_var(name, value) };
+        crate::host_support::set(name, value);
     }
     let mut options = Options { device: DeviceKind::Host, ..small(2) };
     options.limits.rails_max = rails_max;

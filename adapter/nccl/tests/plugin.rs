@@ -328,7 +328,7 @@ fn point_23_settings_are_read_at_init_and_logged() {
 }
 
 #[test]
-fn point_23_what_cannot_be_meant_is_a_warning_by_name() {
+fn point_23_setting_that_cannot_be_meant_is_an_error_by_name_and_nccl_goes_on_without() {
     play_alone("settings_wrong");
     play_alone("nowhere");
 }
@@ -345,14 +345,7 @@ fn point_23_rail_that_must_be_there_and_is_not_is_said_to_be_done_without_by_no_
     play_alone("required");
 }
 
-/// The word was taken for a name of the list, or for one where it did not even stand there.
-#[test]
-fn point_23_list_of_required_rails_that_is_not_understood_is_not_said_to_name_one() {
-    play_alone("required_misread");
-}
-
-/// A comma at the end cost all other hosts, or all RDMA ports. By tables with an end: without one a
-/// process reads its variables once.
+/// A comma at the end cost all other hosts, or all RDMA ports.
 #[test]
 fn point_23_empty_names_are_passed_over_as_nccl_does() {
     [11, 12].into_iter().for_each(|version| play_one("empty_names", version, "shm,tcp"));

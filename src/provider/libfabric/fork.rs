@@ -4,6 +4,8 @@
 
 extern crate std;
 
+use crate::memory::Variables;
+
 /// What says so.
 pub const SAFE: &str = "FI_EFA_FORK_SAFE";
 /// What somebody may have said of it: the same in other words, and huge pages, which exclude it.
@@ -17,7 +19,8 @@ const SAID: [&str; 4] = [SAFE, "RDMAV_FORK_SAFE", "IBV_FORK_SAFE", "FI_EFA_USE_H
 /// wait meanwhile; one that reads it in C at that very moment has the same risk as with any library
 /// that sets a variable when it is loaded, NCCL among them, and one that begins later has none.
 pub fn permit() {
-    if SAID.iter().all(|name| std::env::var_os(name).is_none()) {
+    let all = Variables::of_process();
+    if SAID.iter().all(|name| all.get(name).is_none()) {
         // SAFETY: see above.
         unsafe { std::env::set_var(SAFE, "1") };
     }

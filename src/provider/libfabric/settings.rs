@@ -7,7 +7,6 @@ extern crate std;
 use super::Config;
 use crate::base::units::Span;
 use std::ffi::{CStr, CString};
-use std::format;
 use std::string::String;
 use std::vec::Vec;
 
@@ -114,17 +113,16 @@ pub const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// What the variables say, by `value_of` a name, and a sentence for each that cannot be meant so.
-/// Empty ones are not set.
-pub fn read(value_of: impl Fn(&str) -> Option<String>) -> (Settings, Vec<String>) {
+/// What the variables say, by `value_of` a name, and why which of them cannot be meant so. Empty
+/// ones are not set.
+pub fn read(value_of: impl Fn(&str) -> Option<String>) -> (Settings, Vec<(&'static str, String)>) {
     let (mut settings, mut complaints) = (Settings::default(), Vec::new());
     for variable in VARIABLES {
         let text = value_of(variable.name).and_then(|text| CString::new(text.trim()).ok());
         if let Some(text) = text.filter(|text| !text.is_empty())
             && let Err(why) = (variable.set)(&mut settings, &text)
         {
-            let (name, text) = (variable.name, text.to_string_lossy());
-            complaints.push(format!("{name}={text} is ignored: {why}"));
+            complaints.push((variable.name, why));
         }
     }
     (settings, complaints)
@@ -165,8 +163,9 @@ mod tests {
             let of = |name: &str| (name == "CROSSTIE_OFI_SILENCE_MS").then(|| wrong.to_string());
             let (settings, complaints) = read(of);
             assert_eq!(settings, Settings::default());
-            let text = format!("CROSSTIE_OFI_SILENCE_MS={wrong} is ignored: it may be 0, or");
-            assert!(complaints.len() == 1 && complaints[0].starts_with(&text), "{complaints:?}");
+            let [(name, why)] = &complaints[..] else { panic!("{wrong}: {complaints:?}") };
+            assert_eq!(*name, "CROSSTIE_OFI_SILENCE_MS");
+            assert!(why.starts_with("it may be 0, or"), "{why}");
         }
     }
 }

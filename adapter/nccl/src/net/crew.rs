@@ -4,6 +4,7 @@
 //! ours are more than the CPUs that are left, messages wait for a thread that the scheduler has put
 //! aside: eight ranks on 16 CPUs with two each took five to ten times as long as with none.
 
+use crosstie::memory::Variables;
 use std::fs;
 
 /// One CPU of eight, as there are other ranks, and threads of NCCL's.
@@ -61,7 +62,7 @@ impl Share {
             online: listed(&online).unwrap_or(allowed),
             allowed,
             usable,
-            ranks: ranks(|name| std::env::var(name).ok()),
+            ranks: ranks(|name| Variables::of_process().text(name)),
         }
     }
 

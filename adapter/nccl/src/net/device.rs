@@ -10,6 +10,7 @@ use crosstie::base::hash::{fnv1a, fnv1a_more};
 use crosstie::connect::interfaces::{
     AddressFamily, InterfaceAddress, InterfaceError, Interfaces, local_addresses_of, unmatched,
 };
+use crosstie::memory::Variables;
 use crosstie::provider::verbs::choice::Cabling;
 use crosstie::wire::RAILS_MAX;
 use std::collections::BTreeSet;
@@ -180,16 +181,16 @@ fn cabling(devices: &[&'static Device], physical: &[&'static Device]) -> Cabling
 
 /// The addresses that [`NCCL_FAMILY`] allows.
 fn family() -> AddressFamily {
-    match std::env::var(NCCL_FAMILY).as_deref() {
-        Ok("AF_INET") => AddressFamily::V4,
-        Ok("AF_INET6") => AddressFamily::V6,
-        Ok(_) | Err(_) => AddressFamily::Any,
+    match Variables::of_process().text(NCCL_FAMILY).as_deref() {
+        Some("AF_INET") => AddressFamily::V4,
+        Some("AF_INET6") => AddressFamily::V6,
+        Some(_) | None => AddressFamily::Any,
     }
 }
 
 /// Which interfaces somebody wants, and by which variable that was said.
 fn choice() -> (&'static str, String) {
-    let said = |name| std::env::var(name).ok().filter(|text: &String| !text.trim().is_empty());
+    let said = |name| Variables::of_process().text(name).filter(|text| !text.trim().is_empty());
     if let Some(ours) = said(CHOICE) {
         return (CHOICE, ours);
     }
@@ -226,7 +227,8 @@ fn addresses(
     let found = local_addresses_of(family, &choice);
     match &found {
         Err(error @ InterfaceError::Choice(_)) if variable == NCCL_CHOICE => {
-            let (said, text) = (std::env::var(variable).unwrap_or(choice), error.to_string());
+            let (said, text) =
+                (Variables::of_process().text(variable).unwrap_or(choice), error.to_string());
             let why = text.split_once(": ").map_or("", |(_, why)| why);
             log::warn(&format!("{variable}={said} is ignored: {why}"));
             (String::new(), local_addresses_of(family, ""))
@@ -238,7 +240,7 @@ fn addresses(
 /// The devices of this host, in an order that is the same in all of its processes.
 pub fn survey() -> Result<Vec<Device>, Fault> {
     let family = family();
-    if let Ok(text) = std::env::var(NCCL_FAMILY)
+    if let Some(text) = Variables::of_process().text(NCCL_FAMILY)
         && family == AddressFamily::Any
         && !text.is_empty()
     {

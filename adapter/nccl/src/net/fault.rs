@@ -134,6 +134,7 @@ impl From<&OpenError> for Fault {
             OpenError::Rings(_)
             | OpenError::Device
             | OpenError::Cpu(_)
+            | OpenError::Setting(_)
             | OpenError::Rails
             | OpenError::Required
             | OpenError::Interface

@@ -87,18 +87,15 @@ impl Kind {
     /// Why no endpoint of it will open, for people.
     fn refusal(&self, its: &Environment) -> Option<String> {
         let rails = self.rails(its.rails);
-        match its.required {
-            _ if its.rails == Rails::NONE => Some("CROSSTIE_RAILS is not understood".into()),
-            _ if rails.is_empty() => Some("CROSSTIE_RAILS leaves out all that it has".into()),
-            None => Some("CROSSTIE_RAILS_REQUIRED is not understood".into()),
-            // to such an endpoint, which has shared memory alone, nothing is required
-            Some(_) if *self == Kind::Alone => None,
-            Some(required) if rails.has(required) => None,
-            Some(required) => {
-                let names: Vec<_> = required.without(rails).names().collect();
-                Some(format!("CROSSTIE_RAILS_REQUIRED names {}", names.join(", ")))
-            }
+        if rails.is_empty() {
+            return Some("CROSSTIE_RAILS leaves out all that it has".into());
         }
+        // to an endpoint that has shared memory alone nothing is required
+        if *self == Kind::Alone || rails.has(its.required) {
+            return None;
+        }
+        let names: Vec<_> = its.required.without(rails).names().collect();
+        Some(format!("CROSSTIE_RAILS_REQUIRED names {}", names.join(", ")))
     }
 
     /// The rails to other hosts, for people.
@@ -203,16 +200,14 @@ mod tests {
         let tcp = Rails { tcp: true, ..Rails::NONE };
         let with = |rails, required| Environment { rails, required, ..usual() };
         for (kind, its, why) in [
-            (eth, with(Rails::ALL, Some(verbs)), "CROSSTIE_RAILS_REQUIRED names verbs"),
-            (eth, with(Rails::ALL, None), "CROSSTIE_RAILS_REQUIRED is not understood"),
-            (eth, with(Rails::NONE, Some(verbs)), "CROSSTIE_RAILS is not understood"),
+            (eth, with(Rails::ALL, verbs), "CROSSTIE_RAILS_REQUIRED names verbs"),
             (Kind::Alone, with(tcp, usual().required), "CROSSTIE_RAILS leaves out all that it has"),
         ] {
             let text = format!("no rail, and it will not open ({why})");
             assert_eq!(kind.rails_text(&its), text);
         }
-        assert_eq!(ports.refusal(&with(Rails::ALL, Some(verbs))), None);
-        assert_eq!(Kind::Alone.refusal(&with(Rails::ALL, Some(verbs))), None);
+        assert_eq!(ports.refusal(&with(Rails::ALL, verbs)), None);
+        assert_eq!(Kind::Alone.refusal(&with(Rails::ALL, verbs)), None);
     }
 
     #[test]

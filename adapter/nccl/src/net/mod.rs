@@ -24,6 +24,7 @@ pub mod setup;
 mod tender;
 mod unheard;
 
+use crosstie::memory::Variables;
 pub use fault::Fault;
 
 use crate::abi::Logger;
@@ -169,7 +170,14 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
 
 /// Looks for devices. Where they are others than before, the numbers of those have no meaning any
 /// more: who loads the plugin asks for the new ones.
+///
+/// *Errors*: a setting of ours cannot be meant, of which a line tells; NCCL goes on without us.
 fn surveyed(state: &mut State) -> Result<(), Fault> {
+    let wrong = settings::wrong();
+    wrong.iter().for_each(|it| log::warn(&it.to_string()));
+    if !wrong.is_empty() {
+        return Err(Fault::Usage);
+    }
     let devices = device::survey()?;
     unheard::say();
     if !state.devices[..state.physical].iter().copied().eq(&devices) {
@@ -183,7 +191,7 @@ fn surveyed(state: &mut State) -> Result<(), Fault> {
 /// for the next (from 2.28.7 on: `ncclNetPluginInit` in its `plugin/net.cc`), and the numbers that
 /// it has must mean what they did, as those of its own networks do.
 fn stays_loaded() -> bool {
-    let text = std::env::var(NCCL_STAYS).unwrap_or_default();
+    let text = Variables::of_process().text(NCCL_STAYS).unwrap_or_default();
     of_c(text.trim()).is_some_and(|(count, _)| count > 0)
 }
 
@@ -254,7 +262,9 @@ fn told(device: &Device, its: &Environment) -> String {
     let ours = settings::all().map(|setting| setting.name);
     let names = ours.chain([device::NCCL_CHOICE, device::NCCL_FAMILY, NCCL_STAYS]);
     let set: Vec<String> = names
-        .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")))
+        .filter_map(|name| {
+            Variables::of_process().text(name).map(|value| format!("{name}={value}"))
+        })
         .collect();
     if set.is_empty() { effective } else { format!("{effective} ({})", set.join(" ")) }
 }

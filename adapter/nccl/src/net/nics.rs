@@ -34,12 +34,12 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         }
         Err(why) => why.words(&its.libfabric),
     };
-    let text = match its.required {
-        Some(required) if required.libfabric => format!(
+    let text = match its.required.libfabric {
+        true => format!(
             "libfabric has no device, and CROSSTIE_RAILS_REQUIRED names libfabric: no device \
              opens ({why})"
         ),
-        Some(_) | None => format!("libfabric has no device ({why})"),
+        false => format!("libfabric has no device ({why})"),
     };
     if is_asked() {
         log::warn(&text)

@@ -7,6 +7,7 @@ use super::device::{self, Device, Reach, SPEED_MBPS_DEFAULT};
 use super::kind::Kind;
 use super::log;
 use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses};
+use crosstie::memory::Variables;
 use crosstie::provider::verbs::choice::{HcaChoice, Unusable, usable};
 use crosstie::provider::verbs::gid::GidEntry;
 use crosstie::provider::verbs::names::{PortName, PortNames};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// The devices that ports of this host are. Says what is wrong with NCCL's variables (the library
 /// does with ours), and why there are none where there might be.
 pub fn survey(reach: &Reach) -> Vec<Device> {
-    let (settings, complaints) = read(|name| std::env::var(name).ok(), Names::WithNccl);
+    let (settings, complaints) = read(|name| Variables::of_process().text(name), Names::WithNccl);
     for complaint in complaints.iter().filter(|it| it.name.starts_with("NCCL_")) {
         log::warn(&complaint.to_string());
     }
@@ -32,12 +33,9 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         }
         return Vec::new();
     }
-    let then = match its.required {
-        None => "and CROSSTIE_RAILS_REQUIRED is not understood: no device opens",
-        Some(required) if required.verbs => {
-            "and CROSSTIE_RAILS_REQUIRED names verbs: no device opens"
-        }
-        Some(_) => "interfaces are the devices",
+    let then = match its.required.verbs {
+        true => "and CROSSTIE_RAILS_REQUIRED names verbs: no device opens",
+        false => "interfaces are the devices",
     };
     let mut found = match found {
         Ok(found) => found,

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::{device, log};
+use crosstie::memory::Variables;
 use crosstie::provider::verbs::settings;
 
 /// What variables of RDMA ports begin with.
@@ -69,9 +70,9 @@ const UNHEARD: &[(&[&str], &str)] = &[
 
 /// Says which variables are set and have no effect.
 pub fn say() {
-    let all = std::env::vars_os().filter_map(|(name, value)| {
+    let all = Variables::of_process().iter().filter_map(|(name, value)| {
         let value = value.to_string_lossy().into_owned();
-        name.into_string().ok().map(|name| (name, value))
+        name.to_str().map(|name| (name.to_string(), value))
     });
     sentences(&all.collect::<Vec<_>>()).iter().for_each(|text| log::info(text));
 }

@@ -269,53 +269,64 @@ static void hinted(void) {
 
 /* Peers of this host take shared memory under the device of an interface, unless they are told
  * otherwise. */
-static void same_host(void) {
+static void same_host_over(int rail) {
     static const char *const rails[] = {NULL, "tcp"}, *const said[] = {"rail 0 Shm", "rail 0 Tcp"};
-    for (int i = 0; i < 2; i++) {
-        CHECK(rails[i] ? !setenv("CROSSTIE_RAILS", rails[i], 1) : !unsetenv("CROSSTIE_RAILS"));
-        struct net net = started();
-        unsigned char raw[192];
-        OK(net_properties(&net, 0, raw));
-        CHECK(!strcmp(seen_of(version, raw).name, "lo"));
-        struct pair pair = cross(&net, 0);
-        exchange(&net, pair, SHORT, 3, 12);
-        meet();
-        part(&net, pair);
-        CHECK(was_logged(said[i]) && !was_logged(said[!i]));
-        OK(net_finalize(&net));
-        forget_log();
-    }
+    const char *wish = rails[rail];
+    CHECK(wish ? !setenv("CROSSTIE_RAILS", wish, 1) : !unsetenv("CROSSTIE_RAILS"));
+    struct net net = started();
+    unsigned char raw[192];
+    OK(net_properties(&net, 0, raw));
+    CHECK(!strcmp(seen_of(version, raw).name, "lo"));
+    struct pair pair = cross(&net, 0);
+    exchange(&net, pair, SHORT, 3, 12);
+    meet();
+    part(&net, pair);
+    CHECK(was_logged(said[rail]) && !was_logged(said[!rail]));
+    OK(net_finalize(&net));
 }
 
-/* What is set and cannot be meant is a warning in the log that names it; what is not to be ignored
- * is an error where it is wanted. */
+static void same_host(void) {
+    for (int rail = 0; rail < 2; rail++) in_own_process(same_host_over, rail);
+}
+
+/* A setting of ours that cannot be meant is one line each, and NCCL goes on without the plugin;
+ * what is wrong with NCCL's is a warning. */
+static const struct {
+    const char *name, *value, *said;
+} WRONG[] = {
+    {"CROSSTIE_TCP_STREAMS", "99", "it may be a number from 1 to 6"},
+    {"CROSSTIE_STALL_MS", "soon", "it may be a number from 0 to 86400000"},
+    {"CROSSTIE_RAILS", "carrier-pigeon", "there is no rail carrier-pigeon; there are shm, "},
+    {"CROSSTIE_RAILS_REQUIRED", "verbs;tcp", "there is no rail verbs;tcp; there are shm, "},
+    {"CROSSTIE_SOCKET_IFNAME", "lo,", "a name of an interface is missing"},
+    {"CROSSTIE_IB_TIMEOUT", "0", "it may be from 1 to 31"},
+};
+
+static void setting_wrong(int at) {
+    char line[200];
+    CHECK(!setenv(WRONG[at].name, WRONG[at].value, 1));
+    struct net net = net_load(library, version);
+    int rc = net_init(&net, log_line);
+    snprintf(line, sizeof line, "2 NET/crosstie : %s=%s: %s", WRONG[at].name, WRONG[at].value,
+        WRONG[at].said);
+    if (rc != USAGE || !was_logged(line)) FAIL("%d, no %s in %s", rc, line, logged);
+    CHECK(was_logged("; no endpoint opens until that is corrected") && !was_logged("device 0"));
+    const char *first = strstr(logged, line);
+    CHECK(!strstr(first + 1, "2 NET/crosstie"));
+}
+
 static void settings_wrong(void) {
-    CHECK(!setenv("CROSSTIE_TCP_STREAMS", "99", 1) && !setenv("CROSSTIE_STALL_MS", "soon", 1));
+    for (int at = 0; at < (int)(sizeof WRONG / sizeof *WRONG); at++)
+        in_own_process(setting_wrong, at);
     CHECK(!setenv("CROSSTIE_STREAMS", "2", 1) && !setenv("NCCL_SOCKET_FAMILY", "AF_UNIX", 1));
     struct net net = started();
     unsigned char handle[HANDLE];
     void *listener = NULL;
-    CHECK(was_logged("2 NET/crosstie : CROSSTIE_TCP_STREAMS=99 is ignored: it may be from 1 to 6"));
-    CHECK(was_logged("2 NET/crosstie : CROSSTIE_STALL_MS=soon is ignored: it is not a number"));
     CHECK(was_logged("2 NET/crosstie : NCCL_SOCKET_FAMILY=AF_UNIX is ignored"));
     CHECK(was_logged("streams 1, ") && was_logged("stalls after 10000 ms"));
     OK(net_listen(&net, 0, handle, &listener));
     CHECK(was_logged("CROSSTIE_STREAMS"));
     OK(net_close(&net, CLOSE_LISTEN, listener));
-    OK(net_finalize(&net));
-    CHECK(!setenv("CROSSTIE_RAILS", "carrier-pigeon", 1));
-    net = started();
-    listener = NULL;
-    CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
-    CHECK(was_logged("CROSSTIE_RAILS=carrier-pigeon: there is no rail carrier-pigeon; there are "));
-    CHECK(was_logged("; no endpoint with peers opens until that is mended"));
-    /* without a finalize the process has one set of devices, and says them once */
-    const char *of_device = " no rail, and it will not open (CROSSTIE_RAILS is not understood); ";
-    CHECK(was_logged(of_device) == (version >= 11));
-    CHECK(!was_logged("leaves out TCP") && was_logged(" cannot be opened: "));
-    CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
-    const char *first = strstr(logged, "CROSSTIE_RAILS=carrier-pigeon: ");
-    CHECK(!strstr(first + 1, "CROSSTIE_RAILS=carrier-pigeon: "));
     OK(net_finalize(&net));
 }
 
@@ -336,31 +347,20 @@ static void required(void) {
     OK(net_finalize(&net));
 }
 
-/* What is not understood names no rail, also where it has the word. */
-static void required_misread(void) {
-    CHECK(!setenv("CROSSTIE_RAILS", "verbs", 1) && !setenv("CROSSTIE_IB_DISABLE", "1", 1));
-    CHECK(!setenv("CROSSTIE_RAILS_REQUIRED", "verbs;tcp", 1));
-    struct net net = started();
-    unsigned char handle[HANDLE];
-    void *listener = NULL;
-    CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
-    CHECK(was_logged("CROSSTIE_RAILS_REQUIRED=verbs;tcp: there is no rail verbs;tcp; there are "));
-    CHECK(was_logged("2 NET/crosstie : no RDMA port can be used, and CROSSTIE_RAILS_REQUIRED is "
-                     "not understood: no device opens ("));
-    CHECK(!was_logged("CROSSTIE_RAILS_REQUIRED names verbs"));
-    OK(net_finalize(&net));
-}
-
 /* Names that no interface has are said with what there is instead, and with what becomes of it. */
-static void nowhere_of_ours(void) {
+static void nowhere_in_part(int unused) {
+    (void)unused;
     CHECK(!setenv("CROSSTIE_SOCKET_IFNAME", "lo,nowhere", 1));
     struct net net = started();
     CHECK(was_logged("2 NET/crosstie : CROSSTIE_SOCKET_IFNAME=lo,nowhere: no interface matches "
                      "nowhere, and the others are used; there are "));
     OK(net_finalize(&net));
-    forget_log();
+}
+
+static void nowhere_of_ours(void) {
+    in_own_process(nowhere_in_part, 0);
     CHECK(!setenv("CROSSTIE_SOCKET_IFNAME", "nowhere", 1) && !setenv("CROSSTIE_RAILS", "tcp", 1));
-    net = started();
+    struct net net = started();
     CHECK(was_logged("2 NET/crosstie : CROSSTIE_SOCKET_IFNAME=nowhere matches no interface with an "
                      "address; there are "));
     CHECK(was_logged(": nobody can be reached, since CROSSTIE_RAILS leaves out shm"));
@@ -384,50 +384,55 @@ static void nowhere(void) {
     OK(net_finalize(&net));
 }
 
-/* What NCCL passes over in its variable is passed over; what it cannot mean is a warning, and the
- * default holds. In ours both are refused. */
-static void empty_names(void) {
-    static const struct {
-        const char *said;
-        int named, warned;
-    } cases[] = {
-        {"lo,", 1, 0}, {",lo", 1, 0}, {"=lo,,nowhere,", 1, 0}, {"lo:1", 1, 0},
-        {"^", 0, 0}, {"=", 0, 0}, {",", 0, 0}, {"x", 0, 0}, {"^,", 0, 0},
-        {"lo,^nowhere", 0, 1}, {"=^lo", 0, 1},
-    };
-    struct net net = {0};
+/* The device that there is where nobody chooses. */
+static char usual_device[64];
+
+static void usual_device_find(int to) {
+    struct net net = started();
     unsigned char raw[192];
-    int count = 0;
-    char first[64], warning[100];
-    CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME") && !unsetenv("NCCL_SOCKET_IFNAME"));
-    net = started();
     OK(net_properties(&net, 0, raw));
-    snprintf(first, sizeof first, "%s", seen_of(version, raw).name);
+    snprintf(usual_device, sizeof usual_device, "%s", seen_of(version, raw).name);
+    CHECK(write(to, usual_device, sizeof usual_device) == sizeof usual_device);
     OK(net_finalize(&net));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        forget_log();
-        CHECK(!setenv("NCCL_SOCKET_IFNAME", cases[i].said, 1));
-        net = started();
-        OK(net_devices(&net, &count));
-        OK(net_properties(&net, 0, raw));
-        const char *name = seen_of(version, raw).name;
-        if (strcmp(name, cases[i].named ? "lo" : first) || (cases[i].named && count != 1))
-            FAIL("%s: %d devices, the first is %s", cases[i].said, count, name);
-        snprintf(warning, sizeof warning, "2 NET/crosstie : NCCL_SOCKET_IFNAME=%s is ignored: ",
-            cases[i].said);
-        if (was_logged(warning) != cases[i].warned) FAIL("%s: %s", cases[i].said, logged);
-        CHECK(cases[i].warned || !was_logged("2 NET/crosstie"));
-        int told = cases[i].named && strstr(cases[i].said, "nowhere");
-        CHECK(was_logged(": no interface matches nowhere, and the others are used") == told);
-        OK(net_finalize(&net));
-    }
-    forget_log();
-    CHECK(!setenv("CROSSTIE_SOCKET_IFNAME", "lo,", 1));
-    net = started();
+}
+
+static const struct {
+    const char *said;
+    int named, warned;
+} NAMES[] = {
+    {"lo,", 1, 0}, {",lo", 1, 0}, {"=lo,,nowhere,", 1, 0}, {"lo:1", 1, 0},
+    {"^", 0, 0}, {"=", 0, 0}, {",", 0, 0}, {"x", 0, 0}, {"^,", 0, 0},
+    {"lo,^nowhere", 0, 1}, {"=^lo", 0, 1},
+};
+
+static void names_read(int at) {
+    const char *said = NAMES[at].said;
+    int named = NAMES[at].named, warned = NAMES[at].warned, count = 0;
+    unsigned char raw[192];
+    char warning[100];
+    CHECK(!setenv("NCCL_SOCKET_IFNAME", said, 1));
+    struct net net = started();
+    OK(net_devices(&net, &count));
     OK(net_properties(&net, 0, raw));
-    CHECK(!strcmp(seen_of(version, raw).name, "shm"));
-    CHECK(was_logged("2 NET/crosstie : CROSSTIE_SOCKET_IFNAME=lo,: a name of an interface is "));
+    const char *name = seen_of(version, raw).name;
+    if (strcmp(name, named ? "lo" : usual_device) || (named && count != 1))
+        FAIL("%s: %d devices, the first is %s", said, count, name);
+    snprintf(warning, sizeof warning, "2 NET/crosstie : NCCL_SOCKET_IFNAME=%s is ignored: ", said);
+    if (was_logged(warning) != warned) FAIL("%s: %s", said, logged);
+    CHECK(warned || !was_logged("2 NET/crosstie"));
+    int told = named && strstr(said, "nowhere");
+    CHECK(was_logged(": no interface matches nowhere, and the others are used") == told);
     OK(net_finalize(&net));
+}
+
+/* What NCCL passes over in its variable is passed over; what it cannot mean is a warning, and the
+ * default holds. In ours both are errors (settings_wrong). */
+static void empty_names(void) {
+    int ends[2];
+    CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME") && !unsetenv("NCCL_SOCKET_IFNAME") && !pipe(ends));
+    in_own_process(usual_device_find, ends[1]);
+    CHECK(read(ends[0], usual_device, sizeof usual_device) == sizeof usual_device);
+    for (int at = 0; at < (int)(sizeof NAMES / sizeof *NAMES); at++) in_own_process(names_read, at);
 }
 
 /* NCCL's variables are read by init, and not again: what the program does to its environment later

@@ -1089,7 +1089,6 @@ static const struct scenario SCENARIOS[] = {
     {"same_host", 1, same_host}, {"settings_wrong", 0, settings_wrong},
     {"read_once", 0, read_once}, {"nowhere", 0, nowhere},
     {"nowhere_of_ours", 0, nowhere_of_ours}, {"required", 0, required},
-    {"required_misread", 0, required_misread},
     {"empty_names", 0, empty_names}, {"wires_shown", 1, wires_shown},
     {"family", 0, family}, {"counters", 1, counters},
     {"affinity_and_fork", 0, affinity_and_fork},

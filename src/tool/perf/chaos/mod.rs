@@ -14,6 +14,7 @@ mod worker;
 mod workers;
 
 use crate::host::settings::environment;
+use crate::memory::Variables;
 use crate::memory::probe::clock_ns;
 use crate::provider::random::Random;
 use crate::tool::arguments::Given;
@@ -135,7 +136,7 @@ fn settings_check() -> Result<(), Failure> {
     match environment().rails.tcp {
         true => Ok(()),
         false => {
-            let rails = std::env::var("CROSSTIE_RAILS").unwrap_or_default();
+            let rails = Variables::of_process().text("CROSSTIE_RAILS").unwrap_or_default();
             let why = format!("CROSSTIE_RAILS={rails} leaves no TCP rail, and it kills those");
             Err(super::refused("--chaos", &why))
         }
@@ -144,7 +145,7 @@ fn settings_check() -> Result<(), Failure> {
 
 /// Which settings both processes have not, in a line; nothing for none.
 fn overridden() -> String {
-    let set = |name: &&str| std::env::var_os(name).is_some();
+    let set = |name: &&str| Variables::of_process().get(name).is_some();
     let names: Vec<&str> = workers::OVERRIDDEN.iter().copied().filter(set).collect();
     match names.is_empty() {
         true => String::new(),

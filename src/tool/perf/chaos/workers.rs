@@ -6,6 +6,7 @@ extern crate std;
 use super::rails::{Rail, rails_read};
 use super::traffic::numbers;
 use super::worker::NAME;
+use crate::memory::Variables;
 use crate::memory::pidfd::Process;
 use crate::tool::Failure;
 use crate::tool::perf::once::WARNED;
@@ -159,7 +160,7 @@ impl Worker {
         let [wish, interfaces] = OVERRIDDEN;
         command.env(wish, rails.to_string());
         command.env(interfaces, "=lo");
-        if std::env::var_os("CROSSTIE_LOG").is_none() {
+        if Variables::of_process().get("CROSSTIE_LOG").is_none() {
             command.env("CROSSTIE_LOG", "error"); // that nobody else can connect is meant
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
