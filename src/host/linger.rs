@@ -102,6 +102,18 @@ impl Endpoint {
             && !self.is_writing(index as u32)
     }
 
+    /// Whether rails may still read or write memory of requests of a connection that a close said
+    /// [`Closing::Again`](super::endpoint::Closing::Again) of. Else what it waits for uses the
+    /// endpoint's own memory alone.
+    pub fn is_memory_used(&mut self, connection: Handle) -> bool {
+        let index = connection.index as usize % self.known.len();
+        let known = &self.known[index];
+        known.in_use && known.generation == connection.generation && {
+            let index = ConnectionIndex(index as u32);
+            each!(&mut self.machine, endpoint => endpoint.requests_give_up(index))
+        }
+    }
+
     /// Closing waits no longer for the peer of a connection to take what has left, for which it has
     /// waited so long, nor begins to.
     pub fn linger_end(&mut self, connection: Handle, waited: Span) {

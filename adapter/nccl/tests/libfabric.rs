@@ -91,6 +91,14 @@ fn points_about_ends_hold_over_connected_endpoints() {
     }
 }
 
+/// A fence waits for the word of the peer, or two seconds. So did the thread that closed.
+#[test]
+fn close_waits_for_no_peer_over_libfabric() {
+    let Some(_alone) = provider() else { return };
+    play("closed_at_once", 12);
+    play_connected("closed_at_once");
+}
+
 #[test]
 fn traffic_at_random_arrives_whole_over_libfabric() {
     let Some(_alone) = provider() else { return };

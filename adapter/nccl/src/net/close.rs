@@ -1,17 +1,18 @@
-//! The end of connections. Never waits for a peer: what is still on its way to one is seen off by
-//! a thread of its own, which ends by itself; where none can be started, the caller sees it off.
+//! The end of connections. Never waits for a peer: what is still on its way to one, and fences that
+//! need its word, one thread of the process sees off, which ends when nothing is left. A call waits
+//! for memory of requests alone, which a rail may still use.
 #![forbid(unsafe_code)]
 
 use super::comm::Comm;
 use super::process::OfProcess;
-use super::room::Room;
-use super::{ended, joined, locked};
+use super::room::{Remains, Room};
+use super::{ended, joined, locked, log};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
 use crosstie::host::endpoint::Closing;
 use crosstie::memory::threads;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,29 +30,62 @@ const VAIN: Span = Span::millis(2_000);
 /// Between two looks of the thread.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A thread that sees a connection off.
-struct SeeingOff {
+/// A connection that is seen off.
+struct Parting {
     /// Whose connection it was.
     context: u64,
-    thread: JoinHandle<()>,
-    /// Whether somebody waits for the thread.
-    awaited: Arc<AtomicBool>,
+    room: Arc<Room>,
+    connection: Handle,
+    /// What was registered with it.
+    memories: Vec<Handle>,
+    closed: Instant,
 }
 
-/// Those of a process.
-struct Threads {
-    all: Vec<SeeingOff>,
-    /// The last that has let go of itself.
-    ended: Option<JoinHandle<()>>,
+/// The contexts of rooms that end: the last end of any waits for them, and no other.
+const ROOMS: u64 = 0;
+
+/// What the process sees off, and the thread that does: there is one while something is left.
+#[derive(Default)]
+struct Door {
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
-impl Threads {
-    const fn new() -> Mutex<Threads> {
-        Mutex::new(Threads { all: Vec::new(), ended: None })
-    }
+#[derive(Default)]
+struct State {
+    /// Connections that were not looked at yet.
+    fresh: Vec<Parting>,
+    /// Endpoints whose rooms have ended.
+    remains: Vec<Remains>,
+    /// The contexts of all that are seen off, one for each; of an endpoint [`ROOMS`].
+    contexts: Vec<u64>,
+    /// Contexts whose end waits, and whether the last end does, for all.
+    awaited: Vec<u64>,
+    is_last: bool,
+    /// The thread that was started last, until somebody has waited for it.
+    thread: Option<JoinHandle<()>>,
+    /// Whether it works.
+    works: bool,
+    /// Which thread it is, counted: one that is waited for begins no other's work.
+    number: u64,
 }
 
-static THREADS: OfProcess<Mutex<Threads>> = OfProcess::new(Threads::new(), Threads::new);
+static DOOR: OfProcess<Door> = OfProcess::new(
+    Door {
+        state: Mutex::new(State {
+            fresh: Vec::new(),
+            remains: Vec::new(),
+            contexts: Vec::new(),
+            awaited: Vec::new(),
+            is_last: false,
+            thread: None,
+            works: false,
+            number: 0,
+        }),
+        changed: Condvar::new(),
+    },
+    Door::default,
+);
 
 /// Closes a connection; its outstanding requests are gone with it, and nothing of them is read or
 /// written any more.
@@ -70,33 +104,27 @@ pub fn close(comm: Box<Comm>) {
         if (0..STEPS).any(|_| step(&room, connection)) {
             return forget(&room, &memories);
         }
-        let lingers = room.enter().endpoint().is_lingering(connection);
-        if lingers || start.elapsed() > STOP_MAX {
+        if !waits_for_memory(&room, connection) || start.elapsed() > STOP_MAX {
             break;
         }
         std::thread::yield_now();
     }
     // what is seen off are bytes of the endpoint's own; where no fence came, pins keep the memory
     forget(&room, &memories);
-    let (seen_off, theirs) = (Arc::clone(&room), memories.clone());
-    let awaited = Arc::new(AtomicBool::new(false));
-    let is_awaited = Arc::clone(&awaited);
-    let work = move || {
-        see_off(&seen_off, connection, &is_awaited, || start.elapsed());
-        forget(&seen_off, &theirs);
-        drop(seen_off);
-        leave(THREADS.get());
-    };
-    // held, so that the thread finds its handle
-    let mut threads = locked(THREADS.get());
-    match threads::start("crosstie-close", work) {
-        Ok(thread) => threads.all.push(SeeingOff { context, thread, awaited }),
-        Err(_) => {
-            drop(threads);
-            see_off(&room, connection, &awaited, || start.elapsed());
-            forget(&room, &memories);
-        }
-    }
+    let parting = Parting { context, room, connection, memories, closed: start };
+    DOOR.get().begin(context, |state| state.fresh.push(parting));
+}
+
+/// Whether a close that is not over waits for rails to let go of memory of requests.
+fn waits_for_memory(room: &Room, connection: Handle) -> bool {
+    let mut entered = room.enter();
+    let endpoint = entered.endpoint();
+    !endpoint.is_lingering(connection) && endpoint.is_memory_used(connection)
+}
+
+/// Ends what a room has left where its caller does not wait for that.
+pub fn end_aside(remains: Remains) {
+    DOOR.get().begin(ROOMS, |state| state.remains.push(remains));
 }
 
 /// Takes back what was registered with a connection that is closed: nothing uses it any more.
@@ -105,21 +133,6 @@ fn forget(room: &Room, memories: &[Handle]) {
         // one that another connection uses all the same stays registered
         let _ = room.shared().deregister(*memory);
     }
-}
-
-/// A thread that nobody waits for yet takes itself out of the list. It has still to end, and the
-/// next waits for that, or the last finalize.
-fn leave(threads: &Mutex<Threads>) {
-    let own = std::thread::current().id();
-    let before = {
-        let threads = &mut *locked(threads);
-        let place = threads.all.iter().position(|it| it.thread.thread().id() == own);
-        let own = place.map(|place| threads.all.swap_remove(place).thread);
-        let before = own.and_then(|own| threads.ended.replace(own));
-        ended(&mut threads.ended);
-        before
-    };
-    joined(before);
 }
 
 /// One attempt to close; whether it is closed.
@@ -134,24 +147,131 @@ fn step(room: &Room, connection: Handle) -> bool {
     true
 }
 
-/// Sees a connection off that was closed `elapsed` ago. What its peer has not taken after
-/// [`LINGER_MAX`] is given up here: the end of the room would wait for it as long as peers may be
-/// silent.
-fn see_off(room: &Room, connection: Handle, awaited: &AtomicBool, elapsed: impl Fn() -> Duration) {
-    while !step(room, connection) {
-        let since = elapsed();
-        let is_over = since >= LINGER_MAX;
-        // a hint: the next look comes soon
-        let is_awaited = awaited.load(Ordering::Relaxed);
-        if is_over || (is_awaited && is_vain(room, connection, since)) {
-            room.enter().endpoint().linger_end(connection, Span::millis(since.as_millis() as u64));
+impl Parting {
+    /// A look after a connection that was closed so long ago; whether it was the last. What its
+    /// peer has not taken after [`LINGER_MAX`] is given up here: the end of the room would wait for
+    /// it as long as peers may be silent.
+    fn look(&self, is_awaited: bool, since: Duration) -> bool {
+        let Parting { room, connection, .. } = self;
+        let mut is_over = step(room, *connection);
+        if !is_over {
+            is_over = since >= LINGER_MAX;
+            if is_over || (is_awaited && is_vain(room, *connection, since)) {
+                let waited = Span::millis(since.as_millis() as u64);
+                room.enter().endpoint().linger_end(*connection, waited);
+            }
+            // what cannot be fenced so soon ends with the room
+            let _ = is_over && (0..STEPS).any(|_| step(room, *connection));
         }
         if is_over {
-            // what cannot be fenced so soon ends with the room
-            let _ = (0..STEPS).any(|_| step(room, connection));
+            forget(room, &self.memories);
+        }
+        is_over
+    }
+}
+
+impl Door {
+    fn begin(&'static self, context: u64, hand_over: impl FnOnce(&mut State)) {
+        let mut state = locked(&self.state);
+        state.contexts.push(context);
+        hand_over(&mut state);
+        if state.works {
             return;
         }
-        std::thread::sleep(LOOK);
+        joined(state.thread.take());
+        state.number += 1;
+        let number = state.number;
+        match threads::start("crosstie-close", move || self.work(number)) {
+            Ok(thread) => (state.thread, state.works) = (Some(thread), true),
+            Err(error) => log::warn(&format!(
+                "cannot start a thread ({error}): what a closed connection has left is seen off by \
+                 a later close, or when the communicator ends"
+            )),
+        }
+    }
+
+    fn work(&self, number: u64) {
+        let is_wanted = |state: &State| state.number == number && !state.contexts.is_empty();
+        let mut own = Vec::new();
+        let mut state = locked(&self.state);
+        while is_wanted(&state) {
+            drop(state);
+            self.turn(&mut own);
+            state = locked(&self.state);
+            if is_wanted(&state) {
+                let waited = self.changed.wait_timeout(state, LOOK);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        // who comes next starts another
+        if state.number == number {
+            state.works = false;
+            ended(&mut state.thread);
+        }
+    }
+
+    /// Looks once after each. A room may end here with its last connection.
+    fn turn(&self, own: &mut Vec<Parting>) {
+        let (is_last, awaited, remains) = {
+            let mut state = locked(&self.state);
+            own.append(&mut state.fresh);
+            (state.is_last, state.awaited.clone(), std::mem::take(&mut state.remains))
+        };
+        let is_over = |parting: &mut Parting| {
+            let is_awaited = is_last || awaited.contains(&parting.context);
+            let look = || parting.look(is_awaited, parting.closed.elapsed());
+            // the thread is of all connections, and goes on
+            catch_unwind(AssertUnwindSafe(look)).unwrap_or(true)
+        };
+        let mut over = vec![ROOMS; remains.len()];
+        for remains in remains {
+            let _ = catch_unwind(AssertUnwindSafe(|| remains.close()));
+        }
+        over.extend(own.extract_if(.., is_over).map(|parting| parting.context));
+        let mut state = locked(&self.state);
+        for context in &over {
+            let place = state.contexts.iter().position(|other| other == context);
+            place.map(|place| state.contexts.swap_remove(place));
+        }
+        if !over.is_empty() {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until all of a context is seen off; at the last end of any, until all is, and the
+    /// thread has ended.
+    fn finish(&self, context: u64, is_last: bool) {
+        let is_left = |state: &State| match is_last {
+            true => !state.contexts.is_empty(),
+            false => state.contexts.contains(&context),
+        };
+        let mut own = Vec::new();
+        let mut state = locked(&self.state);
+        state.awaited.push(context);
+        state.is_last |= is_last;
+        while is_left(&state) {
+            if !state.works {
+                // no thread could be started
+                drop(state);
+                self.turn(&mut own);
+                state = locked(&self.state);
+                // who comes next may start one
+                state.fresh.append(&mut own);
+            }
+            if is_left(&state) {
+                let waited = self.changed.wait_timeout(state, LOOK);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        state.awaited.retain(|other| *other != context);
+        state.is_last &= !is_last;
+        let thread = if is_last { state.thread.take() } else { None };
+        if is_last {
+            // what is closed meanwhile has a thread of its own
+            (state.number, state.works) = (state.number + 1, false);
+        }
+        drop(state);
+        joined(thread);
     }
 }
 
@@ -190,20 +310,7 @@ pub fn stop(comm: &Comm, enough: impl Fn() -> bool) -> bool {
 /// communicator's peer may take nothing for long, and NCCL begins and ends none meanwhile (from
 /// 2.28.3 on its `ncclNetFinalize` holds the lock of `ncclNetInit`).
 pub fn finish(context: u64, is_last: bool) {
-    let mut threads = locked(THREADS.get());
-    let is_ours = |it: &mut SeeingOff| is_last || it.context == context;
-    let ours: Vec<SeeingOff> = threads.all.extract_if(.., is_ours).collect();
-    let before = if is_last { threads.ended.take() } else { None };
-    // a thread that ends takes it
-    drop(threads);
-    for it in &ours {
-        // a hint, as above
-        it.awaited.store(true, Ordering::Relaxed);
-    }
-    for it in ours {
-        joined(Some(it.thread));
-    }
-    joined(before);
+    DOOR.get().finish(context, is_last);
 }
 
 #[cfg(test)]
@@ -212,7 +319,6 @@ mod tests {
     use super::super::{context_close, context_open};
     use super::*;
     use crosstie::transport::{Outgoing, SubmitError};
-    use std::cell::Cell;
 
     /// A connection between two rooms.
     fn connected(from: &Room, to: &Room) -> Handle {
@@ -257,14 +363,12 @@ mod tests {
         fill_up(&room, connection);
         let is_lingering = || room.enter().endpoint().is_lingering(connection);
         assert!(!step(&room, connection) && is_lingering());
+        let memories = Vec::new();
+        let closed = Instant::now();
+        let parting = Parting { context: 1, room: Arc::clone(&room), connection, memories, closed };
         // looked at while it may go on, and when it may not
-        let looks = Cell::new(0);
-        see_off(&room, connection, &AtomicBool::new(true), || {
-            assert!(is_lingering());
-            looks.set(looks.get() + 1);
-            LINGER_MAX - LOOK * u32::from(looks.get() == 1)
-        });
-        assert_eq!((looks.get(), is_lingering()), (2, false));
+        assert!(!parting.look(true, LINGER_MAX - LOOK) && is_lingering());
+        assert!(parting.look(true, LINGER_MAX) && !is_lingering());
         drop(stopped);
     }
 
@@ -283,21 +387,50 @@ mod tests {
 
     /// One that was about to end was in no list any more, and no finalize waited for it.
     #[test]
-    fn thread_that_has_let_go_of_itself_is_held_until_it_has_ended() {
-        let threads: &'static Mutex<Threads> = Box::leak(Box::new(Threads::new()));
+    fn thread_that_has_nothing_left_is_held_until_somebody_has_waited_for_it() {
+        let door: &'static Door = Box::leak(Box::default());
         let context = context_open(None, None).unwrap();
         for _ in 0..3 {
-            let mut held = locked(threads);
-            let thread = std::thread::spawn(|| leave(threads));
-            let own = thread.thread().id();
-            held.all.push(SeeingOff { context: 1, thread, awaited: Arc::default() });
-            drop(held);
-            while !locked(threads).all.is_empty() {
+            let (room, connection, memories) = (over_tcp(), Handle::default(), Vec::new());
+            let closed = Instant::now();
+            let parting = Parting { context: 1, room, connection, memories, closed };
+            door.begin(1, |state| state.fresh.push(parting));
+            door.finish(1, false);
+            while locked(&door.state).works {
                 std::thread::yield_now();
             }
-            let ended = locked(threads).ended.as_ref().map(|it| it.thread().id());
-            assert_eq!(ended, Some(own));
+            assert!(locked(&door.state).thread.is_some());
         }
+        door.finish(1, true);
+        assert!(locked(&door.state).thread.is_none());
+        context_close(context).unwrap();
+    }
+
+    /// Each connection that was seen off had a thread of its own.
+    #[test]
+    fn connections_are_seen_off_by_one_thread() {
+        let door: &'static Door = Box::leak(Box::default());
+        let context = context_open(None, None).unwrap();
+        let (room, peer) = (over_tcp(), over_tcp());
+        let stopped = peer.enter();
+        let (mut thread, mut all) = (None, Vec::new());
+        for _ in 0..4 {
+            let connection = connected(&room, &peer);
+            all.push(connection);
+            fill_up(&room, connection);
+            assert!(!step(&room, connection));
+            let (room, memories, closed) = (Arc::clone(&room), Vec::new(), Instant::now());
+            let parting = Parting { context: 1, room, connection, memories, closed };
+            door.begin(1, |state| state.fresh.push(parting));
+            let state = locked(&door.state);
+            let its = state.thread.as_ref().map(|it| it.thread().id());
+            assert_eq!(*thread.get_or_insert(its), its);
+        }
+        for connection in all {
+            room.enter().endpoint().linger_end(connection, Span::millis(1));
+        }
+        door.finish(1, true);
+        drop(stopped);
         context_close(context).unwrap();
     }
 }

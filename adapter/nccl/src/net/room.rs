@@ -10,7 +10,7 @@ use super::device::Device;
 use super::kind::Kind;
 use super::process::OfProcess;
 use super::tender::{Seat, Seated};
-use super::{Fault, crew, log};
+use super::{Fault, close, crew, log};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
 use crosstie::connect::fork::forks;
@@ -94,8 +94,24 @@ pub struct Room {
     seat: Arc<Seat>,
     /// Forks of the process that has opened it.
     forks: u32,
-    // freed after the endpoint: `drop` closes it first
-    _block: Mutex<HeapBlock>,
+    /// Whether closing the endpoint may wait for threads of a library, which callers do not.
+    is_slow_to_close: bool,
+    // freed after the endpoint: `Remains` closes that first
+    block: Mutex<Option<HeapBlock>>,
+}
+
+/// An endpoint whose room has ended, and its block.
+pub struct Remains {
+    endpoint: Endpoint,
+    _block: Option<HeapBlock>,
+}
+
+impl Remains {
+    /// Closes the endpoint before the block.
+    pub fn close(self) {
+        self.endpoint.close();
+        STANDING.get().fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: the pointer stands for a `&Shared`, which any thread may use; the rest is `Send` and
@@ -130,7 +146,9 @@ impl Room {
         let shared = endpoint.shared.place();
         let (seat, forks) = (Seat::with(endpoint), forks());
         STANDING.get().fetch_add(1, Ordering::Relaxed);
-        Ok(Room { shared, seat, forks, _block: Mutex::new(block) })
+        let (is_slow_to_close, block) =
+            (matches!(device.kind, Kind::Nics { .. }), Mutex::new(Some(block)));
+        Ok(Room { shared, seat, forks, is_slow_to_close, block })
     }
 
     /// What any thread may use at any time.
@@ -164,11 +182,16 @@ impl Drop for Room {
     fn drop(&mut self) {
         #[cfg(test)]
         tests::told_of_the_end();
-        if let Some(endpoint) = self.seat.vacate() {
+        let Some(endpoint) = self.seat.vacate() else { return };
+        let block = self.block.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.is_forked() {
             endpoint.close();
+            return;
         }
-        if !self.is_forked() {
-            STANDING.get().fetch_sub(1, Ordering::Relaxed);
+        let remains = Remains { endpoint, _block: block };
+        match self.is_slow_to_close {
+            true => close::end_aside(remains),
+            false => remains.close(),
         }
     }
 }

@@ -704,6 +704,30 @@ static void reload(void) {
     }
 }
 
+/* The peer's process stands still, and says no word that a fence waits for: close returns all the
+ * same, and its thread has waited for nothing. */
+static void closed_at_once(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    exchange(&net, pair, SHORT, 3, 30);
+    meet();
+    char byte = 0;
+    if (rank == 0) {
+        int status = 0;
+        CHECK(!kill(peer_process, SIGSTOP));
+        CHECK(waitpid(peer_process, &status, WUNTRACED) == peer_process && WIFSTOPPED(status));
+        long before = yields;
+        part(&net, pair);
+        CHECK(yields == before);
+        CHECK(!kill(peer_process, SIGCONT));
+        tell(&byte, 1);
+    } else {
+        hear(&byte, 1);
+        part(&net, pair);
+    }
+    OK(net_finalize(&net));
+}
+
 /* NCCL opens the plugin again and again in one process: the heap does not grow with it. */
 static void cycles(void) {
     struct net net = started();
@@ -1058,7 +1082,7 @@ static const struct scenario SCENARIOS[] = {
     {"peer_returns", 2, peer_returns}, {"reborn", 0, reborn},
     {"peer_stops", 2, peer_stops}, {"ends_apart", 2, ends_apart}, {"settings", 0, settings},
     {"abandoned", 0, abandoned}, {"abandoned_late", 0, abandoned_late},
-    {"cycles", 0, cycles},
+    {"cycles", 0, cycles}, {"closed_at_once", 1, closed_at_once},
     {"reload", 1, reload}, {"crews", 1, crews}, {"sharers", 0, sharers}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
     {"strangers", 1, strangers}, {"numbering", 1, numbering},
