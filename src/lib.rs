@@ -8,6 +8,7 @@
 //! - [`wire`]: the bytes that peers exchange
 //! - [`fabric`]: the seam between the protocol and the rails, with the provider contract
 //! - [`transport`]: the protocol machine
+//! - [`hca`]: a host channel adapter in software, for queues that a GPU writes
 //! - [`provider`]: who answers the seam: loopback, simulator, fault injector, tracer, shared memory
 //! - `memory`, `connect`, `host`: what needs an operating system (feature `std`)
 //!
@@ -18,6 +19,8 @@
 pub mod base;
 #[cfg(not(loom))]
 pub mod fabric;
+#[cfg(not(loom))]
+pub mod hca;
 #[cfg(not(loom))]
 pub mod provider;
 #[cfg(not(loom))]
