@@ -101,6 +101,15 @@ impl Key {
         Ok(Key(mac))
     }
 
+    /// The code of these parts, one behind the other.
+    pub fn sign(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut mac = self.0.clone();
+        for part in parts {
+            mac.update(part);
+        }
+        mac.finalize().into_bytes().into()
+    }
+
     /// The key in a file: its bytes, without a newline at the end. Only its owner may be able to
     /// read or write it.
     ///

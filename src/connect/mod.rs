@@ -52,6 +52,7 @@ mod error;
 mod event;
 pub mod fork;
 mod greeting;
+pub mod group;
 mod handshake;
 mod idle;
 mod ifaddrs;

@@ -9,6 +9,7 @@ pub mod device;
 pub mod endpoint;
 pub mod error;
 mod events;
+pub mod gin;
 mod join;
 mod lanes;
 mod libfabric;

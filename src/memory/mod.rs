@@ -3,6 +3,7 @@
 //!
 //! - [`available`]: how much memory can still be had
 //! - [`shared`]: one mapping, backed by an anonymous file whose descriptor is handed to the peer
+//! - [`cuda`]: memory of GPUs
 //! - [`cpus`]: sets of CPUs, and threads that are kept on them
 //! - [`environment`]: the process's variables, read once
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
@@ -24,6 +25,7 @@
 
 pub mod available;
 pub mod cpus;
+pub mod cuda;
 pub mod environment;
 pub mod errno;
 pub mod heap;

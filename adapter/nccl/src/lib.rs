@@ -13,11 +13,13 @@
 
 pub mod abi;
 pub mod birth;
+pub mod gin;
 pub mod net;
 
 use abi::Text;
+use abi::gin::{GinV11, GinV13, GinV14};
 use abi::table::{NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
-use birth::{v6, v7, v8, v9, v10, v11, v12};
+use birth::{gin_v11, gin_v13, gin_v14, v6, v7, v8, v9, v10, v11, v12};
 
 /// What NCCL calls the plugin: `NCCL_NET=crosstie`.
 const NAME: Text = Text::new(c"crosstie");
@@ -194,4 +196,70 @@ pub static ncclNetPlugin_v12: NetV12 = NetV12 {
     make_v_device: Some(v12::make_v_device),
     finalize: v11::finalize,
     set_net_attr: Some(v11::set_net_attr),
+};
+
+/// GIN, for NCCL's that know version 11 of it.
+#[unsafe(no_mangle)]
+pub static ncclGinPlugin_v11: GinV11 = GinV11 {
+    name: NAME,
+    init: gin_v11::init,
+    devices: gin_v11::devices,
+    get_properties: gin_v11::get_properties,
+    listen: gin_v11::listen,
+    connect: gin_v11::connect,
+    create_context: gin_v11::create_context,
+    reg_mr_sym: gin_v11::reg_mr_sym,
+    reg_mr_sym_dma_buf: gin_v11::reg_mr_sym_dma_buf,
+    dereg_mr_sym: gin_v11::dereg_mr_sym,
+    destroy_context: gin_v11::destroy_context,
+    close_coll: gin_v11::close_coll,
+    close_listen: gin_v11::close_listen,
+    proxy: [None; 3],
+    gin_progress: gin_v11::gin_progress,
+    query_last_error: gin_v11::query_last_error,
+    finalize: gin_v11::finalize,
+};
+
+/// GIN, for NCCL's that know version 13 of it.
+#[unsafe(no_mangle)]
+pub static ncclGinPlugin_v13: GinV13 = GinV13 {
+    name: NAME,
+    init: gin_v11::init,
+    devices: gin_v11::devices,
+    get_properties: gin_v13::get_properties,
+    listen: gin_v11::listen,
+    connect: gin_v11::connect,
+    create_context: gin_v13::create_context,
+    reg_mr_sym: gin_v11::reg_mr_sym,
+    reg_mr_sym_dma_buf: gin_v11::reg_mr_sym_dma_buf,
+    dereg_mr_sym: gin_v11::dereg_mr_sym,
+    destroy_context: gin_v11::destroy_context,
+    close_coll: gin_v11::close_coll,
+    close_listen: gin_v11::close_listen,
+    proxy: [None; 5],
+    gin_progress: gin_v11::gin_progress,
+    query_last_error: gin_v11::query_last_error,
+    finalize: gin_v11::finalize,
+};
+
+/// GIN, for NCCL's that know version 14 of it.
+#[unsafe(no_mangle)]
+pub static ncclGinPlugin_v14: GinV14 = GinV14 {
+    name: NAME,
+    init: gin_v11::init,
+    devices: gin_v11::devices,
+    get_gin_properties: gin_v14::get_gin_properties,
+    get_properties: gin_v13::get_properties,
+    listen: gin_v11::listen,
+    connect: gin_v11::connect,
+    create_context: gin_v14::create_context,
+    reg_mr_sym: gin_v11::reg_mr_sym,
+    reg_mr_sym_dma_buf: gin_v11::reg_mr_sym_dma_buf,
+    dereg_mr_sym: gin_v11::dereg_mr_sym,
+    destroy_context: gin_v11::destroy_context,
+    close_coll: gin_v11::close_coll,
+    close_listen: gin_v11::close_listen,
+    gin_progress: gin_v11::gin_progress,
+    query_last_error: gin_v11::query_last_error,
+    finalize: gin_v11::finalize,
 };

@@ -2,6 +2,7 @@
 //! structures, properties ([`props`]) and tables ([`table`]). Each layout is asserted against the
 //! numbers that were measured with NCCL's headers, never against our own structures.
 
+pub mod gin;
 pub mod props;
 pub mod table;
 
@@ -32,6 +33,8 @@ pub mod result {
 pub const HANDLE_BYTES_MAX: usize = 128;
 /// `NCCL_PTR_HOST`, the one kind of memory that this version registers.
 pub const PTR_HOST: c_int = 1;
+/// `NCCL_PTR_CUDA`: memory of GPUs, which the GIN tables alone register.
+pub const PTR_CUDA: c_int = 2;
 /// `NCCL_MAX_NET_SIZE_BYTES`: the most that `maxP2pBytes` and `maxCollBytes` may say.
 pub const NET_BYTES_MAX: usize = 1 << 40;
 /// An id that is not known.

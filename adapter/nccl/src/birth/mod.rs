@@ -8,6 +8,9 @@
 // Each function's contract is NCCL's, above.
 #![allow(clippy::missing_safety_doc)]
 
+pub mod gin_v11;
+pub mod gin_v13;
+pub mod gin_v14;
 pub mod v10;
 pub mod v11;
 pub mod v12;

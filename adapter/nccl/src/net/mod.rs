@@ -17,7 +17,7 @@ pub mod log;
 pub mod memory;
 mod nics;
 mod ports;
-mod process;
+pub mod process;
 pub mod profile;
 pub mod room;
 pub mod setup;

@@ -1,0 +1,145 @@
+//! GPU-initiated operations without a NIC, without versions: what the GIN tables' functions are
+//! translated to.
+//!
+//! A rank has a *collective communicator* for each of NCCL's connections, with the windows that are
+//! registered with it, and contexts on it. One thread of the process executes what kernels queue
+//! (`crosstie::host::gin`).
+
+use crate::abi::DeviceHandle;
+use crate::net::process::OfProcess;
+use crate::net::{self, Fault, log};
+use core::ffi::c_int;
+use core::ptr::without_provenance_mut;
+use crosstie::connect::group::{HANDLE_BYTES, Listener};
+use crosstie::host::gin::comm::Window;
+use crosstie::host::gin::{Comm, Config, Engine, GinError, nic_of_nccl_gpu};
+use crosstie::memory::cuda::Library;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// `NCCL_NET_DEVICE_GIN_GDAKI`: device code writes mlx5's queue entries.
+pub const DEVICE_TYPE: c_int = 3;
+/// Whether this process offers it: `1` yes, `0` no; unset: where no NIC runs NCCL's own.
+const SETTING: &str = "CROSSTIE_GIN";
+
+static ENGINE: OfProcess<Mutex<Option<Engine>>> =
+    OfProcess::new(Mutex::new(None), || Mutex::new(None));
+
+/// The ranks of one connection of NCCL's.
+pub struct Coll(Arc<Comm>);
+
+/// A set of contexts, and what NCCL hands to its kernels.
+pub struct Context {
+    comm: Arc<Comm>,
+    number: u64,
+    /// NCCL reads it while the context stands.
+    pub handle: DeviceHandle,
+}
+
+/// Why the table offers no devices, or nothing.
+fn refusal() -> Option<String> {
+    let cuda = || Library::load().err().map(|error| error.to_string());
+    match std::env::var(SETTING).as_deref() {
+        Ok("1") => cuda(),
+        Ok("0") => Some(format!("{SETTING}=0")),
+        Ok(other) => Some(format!("{SETTING}={other}: 0 or 1 is wanted")),
+        Err(_) if nic_of_nccl_gpu() => {
+            Some(format!("an mlx5 or EFA device runs NCCL's own; {SETTING}=1 takes this one"))
+        }
+        Err(_) => cuda(),
+    }
+}
+
+/// How many devices the GIN tables have: those of the net tables, or none.
+pub fn device_count() -> usize {
+    static SAID: OnceLock<bool> = OnceLock::new();
+    let offered = *SAID.get_or_init(|| match refusal() {
+        None => {
+            log::info("GIN: software HCA, no NIC needed; one thread executes what kernels queue");
+            true
+        }
+        Some(why) => {
+            log::info(&format!("GIN: no devices ({why})"));
+            false
+        }
+    });
+    if offered { net::device_count() } else { 0 }
+}
+
+fn fault(what: &str, error: &GinError) -> Fault {
+    log::warn(&format!("GIN {what}: {error}"));
+    match error {
+        GinError::Driver(_) | GinError::Cuda(_) | GinError::System(_) => Fault::System,
+        GinError::Group(_) | GinError::Rank(_) => Fault::Remote,
+        GinError::NotExportable(_) | GinError::Argument(_) => Fault::Argument,
+        GinError::Full => Fault::Internal,
+    }
+}
+
+/// Opens a listener; its handle is [`HANDLE_BYTES`] long.
+pub fn listen() -> Result<Box<Listener>, Fault> {
+    Listener::new().map(Box::new).map_err(|error| fault("listen", &error.into()))
+}
+
+/// Brings the ranks together by the first one's handle.
+pub fn connect(
+    listener: &Listener,
+    first: &[u8; HANDLE_BYTES],
+    rank: usize,
+    ranks: usize,
+) -> Result<Box<Coll>, Fault> {
+    let made = Comm::connect(listener, first, rank, ranks);
+    let comm = Arc::new(made.map_err(|error| fault("connect", &error))?);
+    let mut engine = ENGINE.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if engine.is_none() {
+        *engine = Some(Engine::start().map_err(|error| fault("thread", &error))?);
+    }
+    engine.iter().for_each(|engine| engine.add(comm.clone()));
+    Ok(Box::new(Coll(comm)))
+}
+
+/// Ends a communicator; with the last one the thread ends.
+pub fn close(coll: Box<Coll>) {
+    let mut engine = ENGINE.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if engine.as_ref().is_some_and(|engine| !engine.remove(&coll.0)) {
+        *engine = None;
+    }
+}
+
+impl Coll {
+    /// Registers device memory.
+    pub fn register(&self, address: u64, bytes: usize) -> Result<Window, Fault> {
+        self.0.register(address, bytes).map_err(|error| fault("registration", &error))
+    }
+
+    /// Ends a registration.
+    pub fn deregister(&self, key: u32) {
+        self.0.deregister(key);
+    }
+
+    /// Makes contexts. `version` is that of the device handle.
+    pub fn context(&self, config: &Config, version: c_int) -> Result<Box<Context>, Fault> {
+        let made = self.0.context(config);
+        let (number, address) = made.map_err(|error| fault("contexts", &error))?;
+        let handle = DeviceHandle {
+            device_type: DEVICE_TYPE,
+            device_version: version,
+            handle: without_provenance_mut(address as usize),
+            size: 0,
+            needs_proxy_progress: 0,
+        };
+        Ok(Box::new(Context { comm: self.0.clone(), number, handle }))
+    }
+}
+
+impl Context {
+    /// Whether a queue has failed.
+    pub fn has_failed(&self) -> bool {
+        self.comm.has_failed(self.number)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.comm.context_end(self.number);
+    }
+}

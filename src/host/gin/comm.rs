@@ -1,0 +1,492 @@
+//! The ranks of one communicator on this host, and the memory that they registered.
+
+extern crate std;
+
+use super::context::{Config, Context};
+use super::flow::{Flow, Pending};
+use super::leaked::Leaked;
+use super::{GinError, engine};
+use crate::connect::group::{Group, HANDLE_BYTES, Listener, Part};
+use crate::hca::completion::Syndrome;
+use crate::hca::executor::{Action, Local, Operation, Step};
+use crate::hca::keys::{Keys, Kind, Place, Slot};
+use crate::hca::layout::WindowHandle;
+use crate::host::log::{self, Level};
+use crate::memory::SharedMapping;
+use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, Pinned};
+use std::format;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::vec;
+use std::vec::Vec;
+
+/// Regions of a communicator: windows, and signals, counters and a sink for each set of contexts.
+const REGIONS_MAX: usize = 1024;
+/// How long ranks wait for each other in a collective call.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an end waits for copies under way.
+const QUIET_PATIENCE: Duration = Duration::from_secs(2);
+/// Most entries that a pass takes of one queue, so that others have their turn.
+const PASS_ENTRIES: usize = 64;
+
+/// How a region is reached from here.
+#[derive(Debug)]
+pub enum Reach {
+    /// Device addresses, one for each rank.
+    Device(Vec<u64>),
+    /// Words of shared host memory, one table for each rank; `None`: only the own rank has it.
+    Words(Vec<Option<SharedMapping>>),
+    /// Nowhere.
+    Sink,
+}
+
+/// A region and what keeps it.
+#[derive(Debug)]
+pub struct Region {
+    /// How it is reached.
+    pub reach: Reach,
+    /// Mappings of other ranks' memory.
+    pub imports: Vec<Import>,
+    /// What the GPU was given.
+    pub blocks: Vec<DeviceBlock>,
+    /// Registrations of host memory, dropped before the memory (`reach`).
+    pub pinned: Option<Pinned>,
+}
+
+/// What the engine and the calls of the user share.
+#[derive(Debug)]
+pub struct State {
+    keys: Keys<'static>,
+    regions: Vec<Option<Region>>,
+    contexts: Vec<Context>,
+    flow: Flow,
+    lost: Vec<bool>,
+    _slots: Leaked<Slot>,
+    _bytes: Leaked<u64>,
+}
+
+/// One communicator.
+#[derive(Debug)]
+pub struct Comm {
+    gpu: Arc<Gpu>,
+    group: Mutex<Group>,
+    state: Mutex<State>,
+    /// Calls of the user that wait for the state: the engine then leaves it alone.
+    waiting: AtomicU32,
+    rank: usize,
+    ranks: usize,
+    next: AtomicU64,
+}
+
+/// A window as the GPU and the user name it.
+#[derive(Copy, Clone, Debug)]
+pub struct Window {
+    /// Its key, for [`Comm::deregister`].
+    pub key: u32,
+    /// The device address of its handle.
+    pub handle: u64,
+}
+
+impl Comm {
+    /// Brings the ranks together, on the GPU of the calling thread.
+    ///
+    /// *Errors*: [`GinError`]. *Cost*: blocks until all ranks have come.
+    pub fn connect(
+        listener: &Listener,
+        first: &[u8; HANDLE_BYTES],
+        rank: usize,
+        ranks: usize,
+    ) -> Result<Comm, GinError> {
+        if ranks == 0 || rank >= ranks {
+            return Err(GinError::Argument("the rank"));
+        }
+        let library = Library::load().map_err(GinError::Driver)?;
+        let gpu = Arc::new(Gpu::of_thread(library)?);
+        let group = Group::form(listener, first, rank, ranks, PATIENCE)?;
+        // SAFETY: the owners are the last fields of the state, behind the keys that borrow.
+        let (slots, slots_lent) = unsafe { Leaked::lend(vec![Slot::default(); REGIONS_MAX]) };
+        // SAFETY: as above.
+        let (bytes, bytes_lent) = unsafe { Leaked::lend(vec![0; REGIONS_MAX * ranks]) };
+        let state = State {
+            keys: Keys::new(slots_lent, bytes_lent, ranks),
+            regions: (0..REGIONS_MAX).map(|_| None).collect(),
+            contexts: Vec::new(),
+            flow: Flow::new(&gpu, ranks, rank)?,
+            lost: vec![false; ranks],
+            _slots: slots,
+            _bytes: bytes,
+        };
+        Ok(Comm {
+            gpu,
+            group: Mutex::new(group),
+            state: Mutex::new(state),
+            waiting: AtomicU32::new(0),
+            rank,
+            ranks,
+            next: AtomicU64::new(1),
+        })
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// The own rank, and how many there are.
+    pub fn ranks(&self) -> (usize, usize) {
+        (self.rank, self.ranks)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.waiting.fetch_add(1, Ordering::Relaxed); // a hint: the lock orders
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed); // as above
+        state
+    }
+
+    /// Gives a record to all ranks, and gets theirs. A rank that could not do its part says so, and
+    /// then the call fails at all ranks alike.
+    pub fn agree(
+        &self,
+        part: Result<(&[u64], &[BorrowedFd<'_>]), GinError>,
+    ) -> Result<Vec<Part>, GinError> {
+        let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let (words, descriptors, fault) = match part {
+            Ok((words, descriptors)) => (words, descriptors, None),
+            Err(error) => (&[][..], &[][..], Some(error)),
+        };
+        let mut record = vec![u8::from(fault.is_none())];
+        words.iter().for_each(|word| record.extend_from_slice(&word.to_le_bytes()));
+        let mut parts = group.gather(&record, descriptors)?;
+        if let Some(error) = fault {
+            return Err(error);
+        }
+        for (rank, part) in parts.iter_mut().enumerate() {
+            if part.bytes.first() != Some(&1) || part.bytes.len() != record.len() {
+                return Err(GinError::Rank(rank));
+            }
+            part.bytes.remove(0);
+            if part.descriptors.len() != descriptors.len() {
+                return Err(GinError::Rank(rank));
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Registers device memory: a window. A collective call.
+    ///
+    /// *Errors*: [`GinError`], at all ranks where one fails.
+    pub fn register(&self, address: u64, bytes: usize) -> Result<Window, GinError> {
+        let entered = self.gpu.enter()?;
+        let export = Export::of(&entered, address, bytes).map_err(GinError::NotExportable);
+        let parts = match export {
+            Ok(export) => {
+                let words = [bytes as u64, export.bytes as u64, export.offset as u64];
+                self.agree(Ok((&words, &[export.descriptor.as_fd()])))
+            }
+            Err(error) => self.agree(Err(error)),
+        }?;
+        let region = self.import(&parts, address);
+        let blank = region.as_ref().map(|_| (&[][..], &[][..]));
+        if let Err(error) = self.agree(blank.map_err(|_| GinError::Rank(self.rank))) {
+            return Err(region.err().unwrap_or(error));
+        }
+        let (region, sizes) = region?;
+        self.publish(region, &sizes)
+    }
+
+    /// Maps every other rank's part.
+    fn import(&self, parts: &[Part], own: u64) -> Result<(Region, Vec<u64>), GinError> {
+        let (mut addresses, mut sizes, mut imports) = (Vec::new(), Vec::new(), Vec::new());
+        for (rank, part) in parts.iter().enumerate() {
+            let [bytes, whole, offset] = words(part).ok_or(GinError::Rank(rank))?;
+            sizes.push(bytes);
+            if rank == self.rank {
+                addresses.push(own);
+                continue;
+            }
+            let import = Import::new(&self.gpu, part.descriptors[0].as_fd(), whole as usize)?;
+            addresses.push(import.start() + offset);
+            imports.push(import);
+        }
+        let reach = Reach::Device(addresses);
+        Ok((Region { reach, imports, blocks: Vec::new(), pinned: None }, sizes))
+    }
+
+    /// Gives a window a key, and the GPU its handle.
+    fn publish(&self, mut region: Region, sizes: &[u64]) -> Result<Window, GinError> {
+        let key = self.add(Kind::Window, sizes)?;
+        let keys: Vec<u8> = (0..self.ranks).flat_map(|_| key.to_le_bytes()).collect();
+        let given = DeviceBlock::of(&self.gpu, &keys).and_then(|keys| {
+            let handle = WindowHandle::new(keys.start(), key);
+            Ok([keys, DeviceBlock::of(&self.gpu, bytes_of(&handle))?])
+        });
+        let [keys, handle] = given.inspect_err(|_| self.deregister(key))?;
+        let window = Window { key, handle: handle.start() };
+        region.blocks = vec![keys, handle];
+        self.put(key, region);
+        Ok(window)
+    }
+
+    /// A key for a region that [`Comm::put`] brings.
+    pub fn add(&self, kind: Kind, sizes: &[u64]) -> Result<u32, GinError> {
+        self.state().keys.register(kind, sizes).ok_or(GinError::Full)
+    }
+
+    /// Brings the region of a key.
+    pub fn put(&self, key: u32, region: Region) {
+        let mut state = self.state();
+        if let Some(slot) = state.keys.slot(key) {
+            state.regions[slot] = Some(region);
+        }
+    }
+
+    /// Ends a registration. Touches neither the memory nor other ranks.
+    pub fn deregister(&self, key: u32) {
+        let region = {
+            let mut state = self.state();
+            let Some(slot) = state.keys.slot(key) else { return };
+            state.keys.deregister(key);
+            state.regions[slot].take()
+        };
+        if !self.wait_until_quiet() {
+            log::say(Level::Warning, "gin: copies under way do not end; their memory stays mapped");
+            core::mem::forget(region);
+        }
+    }
+
+    /// Waits until no copy is under way; whether that came.
+    fn wait_until_quiet(&self) -> bool {
+        let until = Instant::now() + QUIET_PATIENCE;
+        loop {
+            if self.state().flow.is_quiet() {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(engine::NAP);
+        }
+    }
+
+    /// Makes contexts. A collective call. Their number, and the device address of the first.
+    pub fn context(&self, config: &Config) -> Result<(u64, u64), GinError> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed); // only counts
+        let context = Context::new(self, config, number)?;
+        let address = context.address();
+        self.state().contexts.push(context);
+        Ok((number, address))
+    }
+
+    /// Ends contexts. Touches no other rank.
+    pub fn context_end(&self, number: u64) {
+        let context = {
+            let mut state = self.state();
+            let at = state.contexts.iter().position(|context| context.number() == number);
+            at.map(|at| state.contexts.swap_remove(at))
+        };
+        let Some(context) = context else { return };
+        if !self.wait_until_quiet() {
+            self.state().flow.forget(number);
+        }
+        context.keys().into_iter().for_each(|key| self.deregister(key));
+    }
+
+    /// Whether a queue of the contexts has failed.
+    pub fn has_failed(&self, number: u64) -> bool {
+        let state = self.state();
+        let of = |context: &&Context| context.number() == number;
+        state.contexts.iter().find(of).is_some_and(Context::has_failed)
+    }
+
+    /// Looks for ranks that have ended; their queues fail.
+    pub fn look_for_ends(&self) {
+        let Ok(group) = self.group.try_lock() else { return };
+        for rank in 0..self.ranks {
+            if !group.has_ended(rank) {
+                continue;
+            }
+            let mut state = self.state();
+            if core::mem::replace(&mut state.lost[rank], true) {
+                continue;
+            }
+            for context in &mut state.contexts {
+                context.executor().fail_rank(rank, Syndrome::PeerLost);
+            }
+            drop(state);
+            log::say(
+                Level::Warning,
+                &format!("gin: rank {rank} has ended; what is posted to it fails"),
+            );
+        }
+    }
+
+    /// One pass over all queues: whether anything was done.
+    pub fn pass(&self, entered: &Entered<'_>, now_ns: u64) -> bool {
+        // a hint: the lock orders
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+            return true;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.pass(entered, now_ns)
+    }
+}
+
+fn words<const N: usize>(part: &Part) -> Option<[u64; N]> {
+    let mut words = [0; N];
+    if part.bytes.len() != N * 8 {
+        return None;
+    }
+    for (word, bytes) in words.iter_mut().zip(part.bytes.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().ok()?);
+    }
+    Some(words)
+}
+
+/// The bytes of a structure of numbers without gaps (asserted where it is declared).
+pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: as long as the value, and every byte of it is written: padding is a named field.
+    unsafe { core::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}
+
+impl State {
+    fn pass(&mut self, entered: &Entered<'_>, now_ns: u64) -> bool {
+        let mut busy = false;
+        while let Some(pending) = self.flow.ended() {
+            busy = true;
+            self.end(pending, Ok(()));
+        }
+        for at in 0..self.contexts.len() {
+            for lane in 0..self.contexts[at].executor().lanes().len() {
+                busy |= self.pass_lane(entered, at, lane, now_ns);
+            }
+        }
+        if let Err(error) = self.flow.mark(entered) {
+            log::say(Level::Error, &format!("gin: a marker was refused ({error})"));
+        }
+        busy
+    }
+
+    fn pass_lane(&mut self, entered: &Entered<'_>, at: usize, lane: usize, now_ns: u64) -> bool {
+        for count in 0..PASS_ENTRIES {
+            match self.contexts[at].executor().step(lane, &self.keys, now_ns) {
+                Step::Idle | Step::Blocked | Step::Failed => return count > 0,
+                Step::Ended => {}
+                Step::Operation(operation) => self.begin(entered, at, operation),
+            }
+        }
+        true
+    }
+
+    /// Starts an operation: an add has ended with this, a copy ends with its marker.
+    fn begin(&mut self, entered: &Entered<'_>, at: usize, operation: Operation) {
+        let pending = Pending { context: self.contexts[at].number(), operation };
+        let road = match operation.action {
+            Action::Add { word, value, .. } => {
+                let outcome = self.add(word, value);
+                return self.end(pending, outcome);
+            }
+            Action::Write { to, .. } | Action::WriteInline { to, .. } => to.rank,
+            Action::Read { from, .. } => from.rank,
+        };
+        match self.post(entered, at, &operation) {
+            Ok(()) => self.flow.note(usize::from(road), pending),
+            Err(syndrome) => self.end(pending, Err(syndrome)),
+        }
+    }
+
+    fn end(&mut self, pending: Pending, outcome: Result<(), Syndrome>) {
+        let of = |context: &&mut Context| context.number() == pending.context;
+        if let Some(context) = self.contexts.iter_mut().find(of) {
+            context.executor().complete(&pending.operation, outcome);
+        }
+    }
+
+    fn post(
+        &mut self,
+        entered: &Entered<'_>,
+        at: usize,
+        operation: &Operation,
+    ) -> Result<(), Syndrome> {
+        match operation.action {
+            Action::Add { .. } => Ok(()),
+            Action::Write { to, from } => {
+                let mut start = self.address(to)?;
+                for local in from.iter().flatten() {
+                    let from = self.address(local.at)?;
+                    self.copy(entered, to.rank, start, from, local)?;
+                    start += local.bytes;
+                }
+                Ok(())
+            }
+            Action::Read { from, to } => {
+                let mut start = self.address(from)?;
+                for local in to.iter().flatten() {
+                    let to = self.address(local.at)?;
+                    self.copy(entered, from.rank, to, start, local)?;
+                    start += local.bytes;
+                }
+                Ok(())
+            }
+            Action::WriteInline { to, data, bytes } => {
+                let kept = self.contexts[at].inline(operation);
+                let (rank, start) = (usize::from(to.rank), self.address(to)?);
+                let bytes = usize::from(bytes);
+                // SAFETY: a registered region in bounds (`Keys::place`), which stays until copies
+                // have ended (`Comm::deregister`); the place of an entry in flight is its own.
+                let posted = unsafe { self.flow.write(entered, rank, start, &data, bytes, kept) };
+                posted.map_err(refused)
+            }
+        }
+    }
+
+    fn copy(
+        &mut self,
+        entered: &Entered<'_>,
+        rank: u16,
+        to: u64,
+        from: u64,
+        local: &Local,
+    ) -> Result<(), Syndrome> {
+        // SAFETY: registered regions in bounds (`Keys::place`), which stay until copies have ended
+        // (`Comm::deregister`).
+        let posted =
+            unsafe { self.flow.copy(entered, usize::from(rank), to, from, local.bytes as usize) };
+        posted.map_err(refused)
+    }
+
+    /// Where a place of device memory lies.
+    fn address(&self, place: Place) -> Result<u64, Syndrome> {
+        match &self.regions[usize::from(place.region)] {
+            Some(Region { reach: Reach::Device(addresses), .. }) => {
+                Ok(addresses[usize::from(place.rank)] + place.offset)
+            }
+            Some(_) | None => Err(Syndrome::RemoteOperation),
+        }
+    }
+
+    /// Adds to a word that the ranks share.
+    fn add(&self, place: Place, value: u64) -> Result<(), Syndrome> {
+        let Some(Region { reach: Reach::Words(tables), .. }) =
+            &self.regions[usize::from(place.region)]
+        else {
+            return Err(Syndrome::RemoteOperation);
+        };
+        let table = tables[usize::from(place.rank)].as_ref();
+        let table = table.ok_or(Syndrome::RemoteOperation)?;
+        // SAFETY: in bounds of the table (`Keys::place`, whose sizes are the tables'), aligned
+        // (`Executor`), and only touched as an atomic.
+        let word = unsafe { &*table.start().add(place.offset as usize).cast::<AtomicU64>() };
+        // pairs with the system-scope acquire of the GPU that waits; what it covers has ended
+        word.fetch_add(value, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn refused(error: crate::memory::cuda::CudaError) -> Syndrome {
+    log::say_once(Level::Error, &format!("gin: a copy was refused ({error}); its queue fails"));
+    Syndrome::RemoteOperation
+}

@@ -1,0 +1,106 @@
+//! GPU-initiated operations without a NIC: the composition of the software HCA.
+//!
+//! NCCL's device code writes work queue entries into pinned host memory of its own process. One
+//! thread of that process reads them ([`crate::hca`]) and executes them: a write is a copy between
+//! GPUs, a signal is an add of the CPU to a word that the ranks of the host share.
+//!
+//! - [`comm`]: the ranks of one communicator, and the memory that they registered
+//! - [`context`]: queues, signals and counters, and the structures that device code reads
+//! - [`flow`]: copies under way, and their markers
+//! - [`engine`]: the thread
+//!
+//! ```text
+//!   GPU kernel ──entries, doorbell──▶ rings ──▶ engine ──copies──▶ memory of the peer's GPU
+//!        ▲                                        │
+//!        └──── completions, counters ─────────────┤
+//!   peer's GPU ◀──── signals (shared words) ◀─────┘
+//! ```
+
+pub mod comm;
+pub mod context;
+pub mod engine;
+pub mod flow;
+mod leaked;
+
+extern crate std;
+
+use crate::connect::group::GroupError;
+use crate::memory::Errno;
+use crate::memory::cuda::{CudaError, LoadError};
+use core::fmt;
+use std::path::Path;
+
+pub use comm::Comm;
+pub use context::{Config, Layout};
+pub use engine::Engine;
+
+/// Why something of this room does not work.
+#[derive(Debug)]
+pub enum GinError {
+    /// There is no usable driver.
+    Driver(LoadError),
+    /// A call of the driver failed.
+    Cuda(CudaError),
+    /// The ranks do not come together.
+    Group(GroupError),
+    /// The kernel refused.
+    System(Errno),
+    /// The memory has no exportable handle.
+    NotExportable(CudaError),
+    /// A rank could not take part; its own log says why.
+    Rank(usize),
+    /// More regions than there are keys.
+    Full,
+    /// An argument is out of range.
+    Argument(&'static str),
+}
+
+impl fmt::Display for GinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GinError::Driver(error) => error.fmt(f),
+            GinError::Cuda(error) => error.fmt(f),
+            GinError::Group(error) => error.fmt(f),
+            GinError::System(error) => error.fmt(f),
+            GinError::NotExportable(error) => write!(
+                f,
+                "this memory has no handle for other processes ({error}); allocate it by ncclMemAlloc \
+                 or cuMemCreate with a POSIX descriptor as handle type"
+            ),
+            GinError::Rank(rank) => write!(f, "rank {rank} could not take part; see its log"),
+            GinError::Full => f.write_str("all memory keys are in use; deregister some memory"),
+            GinError::Argument(what) => write!(f, "{what} is out of range"),
+        }
+    }
+}
+
+impl From<CudaError> for GinError {
+    fn from(error: CudaError) -> GinError {
+        GinError::Cuda(error)
+    }
+}
+
+impl From<GroupError> for GinError {
+    fn from(error: GroupError) -> GinError {
+        GinError::Group(error)
+    }
+}
+
+impl From<Errno> for GinError {
+    fn from(error: Errno) -> GinError {
+        GinError::System(error)
+    }
+}
+
+/// Whether a NIC of this host runs NCCL's own GPU-initiated backend: its driver is mlx5's or EFA's.
+pub fn nic_of_nccl_gpu() -> bool {
+    let Ok(devices) = std::fs::read_dir("/sys/class/infiniband") else { return false };
+    devices.flatten().any(|device| driver_is_known(&device.path()))
+}
+
+fn driver_is_known(device: &Path) -> bool {
+    let driver = std::fs::read_link(device.join("device/driver"));
+    let name: Option<std::ffi::OsString> =
+        driver.ok().and_then(|path| path.file_name().map(Into::into));
+    name.is_some_and(|name| name == "mlx5_core" || name == "efa")
+}

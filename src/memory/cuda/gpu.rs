@@ -1,0 +1,94 @@
+//! One GPU and its primary context.
+
+use super::library::{CudaError, Library};
+use core::ptr::null_mut;
+use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode};
+
+/// A GPU whose primary context is held while this lives.
+#[derive(Debug)]
+pub struct Gpu {
+    library: &'static Library,
+    device: CUdevice,
+    context: CUcontext,
+}
+
+// SAFETY: a context may be pushed by any thread, and the driver's calls may come from any.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+impl Gpu {
+    /// The GPU of the calling thread's context.
+    ///
+    /// *Errors*: the driver's, for a thread without a context among others.
+    pub fn of_thread(library: &'static Library) -> Result<Gpu, CudaError> {
+        let mut device: CUdevice = 0;
+        // SAFETY: valid for a write.
+        let code = unsafe { (library.context_device)(&mut device) };
+        library.check("cuCtxGetDevice", code)?;
+        let mut context = null_mut();
+        // SAFETY: valid for a write; a device of the driver's.
+        let code = unsafe { (library.primary_retain)(&mut context, device) };
+        library.check("cuDevicePrimaryCtxRetain", code)?;
+        Ok(Gpu { library, device, context })
+    }
+
+    /// Its number among those that this process sees.
+    pub fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// The driver.
+    pub fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    /// Makes its context the calling thread's, until the result is dropped.
+    pub fn enter(&self) -> Result<Entered<'_>, CudaError> {
+        // SAFETY: a context that this value holds.
+        let code = unsafe { (self.library.context_push)(self.context) };
+        self.library.check("cuCtxPushCurrent", code)?;
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: valid for reads and writes. It cannot fail for a mode of the driver's.
+        unsafe { (self.library.capture_mode)(&mut mode) };
+        Ok(Entered { gpu: self, mode })
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // SAFETY: the reference taken in `of_thread`.
+        unsafe { (self.library.primary_release)(self.device) };
+    }
+}
+
+/// While it lives, the calling thread works on a GPU, and its calls end no capture of another
+/// thread's.
+#[derive(Debug)]
+pub struct Entered<'g> {
+    gpu: &'g Gpu,
+    mode: CUstreamCaptureMode,
+}
+
+impl<'g> Entered<'g> {
+    /// The GPU.
+    pub fn gpu(&self) -> &'g Gpu {
+        self.gpu
+    }
+
+    /// The driver.
+    pub fn library(&self) -> &'static Library {
+        self.gpu.library
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let library = self.gpu.library;
+        // SAFETY: valid for reads and writes; the mode before.
+        unsafe { (library.capture_mode)(&mut self.mode) };
+        let mut context = null_mut();
+        // SAFETY: valid for a write; the context was pushed in `enter`.
+        unsafe { (library.context_pop)(&mut context) };
+    }
+}

@@ -1,0 +1,230 @@
+//! The CUDA driver, loaded at run time.
+//!
+//! Types are cudarc's; the functions are found by name here, because cudarc panics where the
+//! library or a symbol is missing.
+
+extern crate std;
+
+use crate::base::text::Text;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use core::fmt;
+use core::mem::{size_of, transmute_copy};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemAllocationHandleType,
+    CUmemGenericAllocationHandle, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureMode,
+};
+use std::sync::OnceLock;
+
+/// The file, by the name that has stood since CUDA 1.
+const FILE: &CStr = c"libcuda.so.1";
+
+/// A driver call that failed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct CudaError {
+    /// The call.
+    pub call: &'static str,
+    /// The driver's code.
+    pub code: u32,
+    /// The driver's name of it.
+    pub name: Text<40>,
+}
+
+impl fmt::Display for CudaError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}: {} (error {})", self.call, self.name, self.code)
+    }
+}
+
+/// Why the driver cannot be used.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum LoadError {
+    /// It is not installed, or cannot be loaded; the loader's words.
+    Missing(Text<120>),
+    /// It has no such function.
+    Old(&'static str),
+    /// It does not start.
+    Init(CudaError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            LoadError::Missing(why) => {
+                write!(f, "CUDA: libcuda.so.1 cannot be loaded ({why}); is a driver installed?")
+            }
+            LoadError::Old(name) => write!(f, "CUDA: the driver is too old, it has no {name}"),
+            LoadError::Init(error) => write!(f, "CUDA: {error}; is a GPU visible?"),
+        }
+    }
+}
+
+/// Declares the table of functions and how it is filled.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $field:ident($($argument:ty),*) = $name:literal,)*) => {
+        /// The functions. They stay good for ever: the library is never unloaded.
+        #[derive(Copy, Clone, Debug)]
+        pub struct Library {
+            $($(#[$doc])* pub $field: unsafe extern "C" fn($($argument),*) -> CUresult,)*
+        }
+
+        impl Library {
+            fn open() -> Result<Library, LoadError> {
+                let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
+                // SAFETY: a name that ends with a zero; the library's initialisers are trusted, as
+                // those of a library that is linked.
+                let handle = unsafe { libc::dlopen(FILE.as_ptr(), flags) };
+                if handle.is_null() {
+                    return Err(LoadError::Missing(reason()));
+                }
+                Ok(Library {
+                    $($field: {
+                        let name: &'static CStr = $name;
+                        // SAFETY: an open library, and a name that ends with a zero.
+                        let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
+                        if symbol.is_null() {
+                            return Err(LoadError::Old(words(name)));
+                        }
+                        // SAFETY: the driver's function of this name and version has this type.
+                        unsafe { function(symbol) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+/// What the loader says of this thread's last call, which failed.
+fn reason() -> Text<120> {
+    // SAFETY: takes nothing; what it gives stands until this thread calls the loader again.
+    let said = unsafe { libc::dlerror() };
+    if said.is_null() {
+        return Text::EMPTY;
+    }
+    // SAFETY: it is not null, and ends with a zero.
+    Text::beginning(unsafe { CStr::from_ptr(said) }.to_bytes())
+}
+
+const fn words(name: &'static CStr) -> &'static str {
+    match name.to_str() {
+        Ok(name) => name,
+        Err(_) => "function",
+    }
+}
+
+/// # Safety
+/// - `F` is the type of the function that `symbol` points to.
+unsafe fn function<F: Copy>(symbol: *mut c_void) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: a function pointer is a pointer (asserted), and the caller vouches for its type.
+    unsafe { transmute_copy(&symbol) }
+}
+
+functions! {
+    /// Starts the driver.
+    init(c_uint) = c"cuInit",
+    /// The name of an error.
+    error_name(CUresult, *mut *const c_char) = c"cuGetErrorName",
+    /// The calling thread's context.
+    context_get(*mut CUcontext) = c"cuCtxGetCurrent",
+    /// The GPU of that context.
+    context_device(*mut CUdevice) = c"cuCtxGetDevice",
+    /// Makes a context the calling thread's.
+    context_push(CUcontext) = c"cuCtxPushCurrent_v2",
+    /// Makes the one before it the calling thread's.
+    context_pop(*mut CUcontext) = c"cuCtxPopCurrent_v2",
+    /// Priorities that streams may have: least, greatest.
+    priorities(*mut c_int, *mut c_int) = c"cuCtxGetStreamPriorityRange",
+    /// Takes a reference to a GPU's primary context.
+    primary_retain(*mut CUcontext, CUdevice) = c"cuDevicePrimaryCtxRetain",
+    /// Gives it back.
+    primary_release(CUdevice) = c"cuDevicePrimaryCtxRelease_v2",
+    /// What the calling thread's calls do to captures; gives the value before.
+    capture_mode(*mut CUstreamCaptureMode) = c"cuThreadExchangeStreamCaptureMode",
+    /// What a pointer is.
+    pointer(*mut c_void, CUpointer_attribute, CUdeviceptr) = c"cuPointerGetAttribute",
+    /// The allocation around an address.
+    range(*mut CUdeviceptr, *mut usize, CUdeviceptr) = c"cuMemGetAddressRange_v2",
+    /// Allocates device memory.
+    alloc(*mut CUdeviceptr, usize) = c"cuMemAlloc_v2",
+    /// Frees it.
+    free(CUdeviceptr) = c"cuMemFree_v2",
+    /// Fills bytes of it.
+    fill(CUdeviceptr, u8, usize) = c"cuMemsetD8_v2",
+    /// Copies host memory to a device, and waits.
+    upload(CUdeviceptr, *const c_void, usize) = c"cuMemcpyHtoD_v2",
+    /// Makes host memory reachable for GPUs.
+    host_register(*mut c_void, usize, c_uint) = c"cuMemHostRegister_v2",
+    /// Ends that.
+    host_unregister(*mut c_void) = c"cuMemHostUnregister",
+    /// Where the GPU sees registered host memory.
+    host_pointer(*mut CUdeviceptr, *mut c_void, c_uint) = c"cuMemHostGetDevicePointer_v2",
+    /// The handle of the allocation around an address, counted.
+    handle_retain(*mut CUmemGenericAllocationHandle, *mut c_void)
+        = c"cuMemRetainAllocationHandle",
+    /// Gives a handle back.
+    handle_release(CUmemGenericAllocationHandle) = c"cuMemRelease",
+    /// A descriptor for a handle.
+    handle_export(*mut c_void, CUmemGenericAllocationHandle, CUmemAllocationHandleType, c_ulonglong)
+        = c"cuMemExportToShareableHandle",
+    /// A handle for a descriptor.
+    handle_import(*mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType)
+        = c"cuMemImportFromShareableHandle",
+    /// Takes address space.
+    reserve(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong) = c"cuMemAddressReserve",
+    /// Gives it back.
+    reserve_free(CUdeviceptr, usize) = c"cuMemAddressFree",
+    /// Puts an allocation into address space.
+    map(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong) = c"cuMemMap",
+    /// Takes it out.
+    unmap(CUdeviceptr, usize) = c"cuMemUnmap",
+    /// Says which GPUs may touch it.
+    access(CUdeviceptr, usize, *const CUmemAccessDesc, usize) = c"cuMemSetAccess",
+    /// Makes a stream.
+    stream_create(*mut CUstream, c_uint, c_int) = c"cuStreamCreateWithPriority",
+    /// Ends a stream once its work is done.
+    stream_destroy(CUstream) = c"cuStreamDestroy_v2",
+    /// Copies between device addresses.
+    copy(CUdeviceptr, CUdeviceptr, usize, CUstream) = c"cuMemcpyDtoDAsync_v2",
+    /// Copies pinned host memory to a device.
+    copy_in(CUdeviceptr, *const c_void, usize, CUstream) = c"cuMemcpyHtoDAsync_v2",
+    /// Copies device memory to pinned host memory.
+    copy_out(*mut c_void, CUdeviceptr, usize, CUstream) = c"cuMemcpyDtoHAsync_v2",
+    /// Writes a word behind what the stream did before.
+    write64(CUstream, CUdeviceptr, u64, c_uint) = c"cuStreamWriteValue64_v2",
+}
+
+static LOADED: OnceLock<Result<Library, LoadError>> = OnceLock::new();
+
+impl Library {
+    /// The driver, loaded and started once for the process.
+    ///
+    /// *Errors*: [`LoadError`], the same at every call.
+    pub fn load() -> Result<&'static Library, LoadError> {
+        LOADED
+            .get_or_init(|| {
+                let library = Library::open()?;
+                // SAFETY: takes a number, which must be zero.
+                let code = unsafe { (library.init)(0) };
+                library.check("cuInit", code).map_err(LoadError::Init)?;
+                Ok(library)
+            })
+            .as_ref()
+            .map_err(|error| *error)
+    }
+
+    /// The result of `call`.
+    pub fn check(&self, call: &'static str, code: CUresult) -> Result<(), CudaError> {
+        if code == CUresult::CUDA_SUCCESS {
+            return Ok(());
+        }
+        let mut name = core::ptr::null();
+        // SAFETY: valid for a write; the text is the driver's own, and stands for ever.
+        let known = unsafe { (self.error_name)(code, &mut name) };
+        let name = match known == CUresult::CUDA_SUCCESS && !name.is_null() {
+            // SAFETY: a text of the driver's, which ends with a zero.
+            true => Text::beginning(unsafe { CStr::from_ptr(name) }.to_bytes()),
+            false => Text::EMPTY,
+        };
+        Err(CudaError { call, code: code as u32, name })
+    }
+}

@@ -1,0 +1,25 @@
+//! Memory of GPUs, by the CUDA driver.
+//!
+//! The driver is loaded when it is first asked for, so one program runs on hosts with and without
+//! it. Every call that an older driver may lack is an option, and its absence an error value.
+//!
+//! - [`library`]: the functions
+//! - [`gpu`]: one GPU and its primary context, entered and left around calls
+//! - [`vmm`]: memory with an exportable handle, here and in another process
+//! - [`pinned`]: host memory that the GPU maps
+//! - [`stream`]: copies, and markers that say when they are done
+//!
+//! *Rules of the data path*: no allocation, no free, no synchronisation, no wait of a stream. A
+//! thread that has entered a GPU captures nothing by accident: see [`gpu::Entered`].
+
+pub mod gpu;
+pub mod library;
+pub mod pinned;
+pub mod stream;
+pub mod vmm;
+
+pub use gpu::{Entered, Gpu};
+pub use library::{CudaError, Library, LoadError};
+pub use pinned::{DeviceBlock, Pinned};
+pub use stream::Stream;
+pub use vmm::{Export, Import};

@@ -1,0 +1,114 @@
+//! Copies on a stream, and markers that say when they are done.
+//!
+//! A marker is a word of pinned host memory. The stream writes a rising number into it behind the
+//! copies, and a thread reads it by a plain load: no event, no query, no wait.
+
+use super::gpu::{Entered, Gpu};
+use super::library::CudaError;
+use core::ptr::null_mut;
+use cudarc::driver::sys::CUstream;
+use std::sync::Arc;
+
+extern crate std;
+
+/// A stream that does not wait for the legacy stream.
+const NON_BLOCKING: u32 = 1;
+
+/// A stream of the highest priority, so that it is not queued behind the user's.
+#[derive(Debug)]
+pub struct Stream {
+    gpu: Arc<Gpu>,
+    stream: CUstream,
+}
+
+// SAFETY: the driver's streams may be used by any thread.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    /// Makes one.
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Stream, CudaError> {
+        let entered = gpu.enter()?;
+        let library = entered.library();
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: both are valid for writes.
+        let code = unsafe { (library.priorities)(&mut least, &mut greatest) };
+        library.check("cuCtxGetStreamPriorityRange", code)?;
+        let mut stream = null_mut();
+        // SAFETY: valid for a write.
+        let code = unsafe { (library.stream_create)(&mut stream, NON_BLOCKING, greatest) };
+        library.check("cuStreamCreateWithPriority", code)?;
+        Ok(Stream { gpu: gpu.clone(), stream })
+    }
+
+    /// Copies between device addresses: of this GPU, or mapped from another's.
+    ///
+    /// # Safety
+    /// - both ranges are mapped, and stay so until a later marker is seen.
+    pub unsafe fn copy(
+        &self,
+        entered: &Entered<'_>,
+        to: u64,
+        from: u64,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: mapped ranges, by this function's contract.
+        let code = unsafe { (entered.library().copy)(to, from, bytes, self.stream) };
+        entered.library().check("cuMemcpyDtoDAsync", code)
+    }
+
+    /// Copies pinned host memory to a device address.
+    ///
+    /// # Safety
+    /// - `from` is pinned and keeps its bytes, and `to` stays mapped, until a later marker is seen.
+    pub unsafe fn copy_in(
+        &self,
+        entered: &Entered<'_>,
+        to: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: by this function's contract.
+        let code = unsafe { (entered.library().copy_in)(to, from.cast(), bytes, self.stream) };
+        entered.library().check("cuMemcpyHtoDAsync", code)
+    }
+
+    /// Copies device memory to pinned host memory.
+    ///
+    /// # Safety
+    /// - `to` is pinned and nobody else's, and `from` stays mapped, until a later marker is seen.
+    pub unsafe fn copy_out(
+        &self,
+        entered: &Entered<'_>,
+        to: *mut u8,
+        from: u64,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: by this function's contract.
+        let code = unsafe { (entered.library().copy_out)(to.cast(), from, bytes, self.stream) };
+        entered.library().check("cuMemcpyDtoHAsync", code)
+    }
+
+    /// Writes a word of device memory, or of pinned host memory by its device address, behind all
+    /// that came before, and visible after it.
+    ///
+    /// # Safety
+    /// - the word is mapped, and stays so until it, or a later one, is seen.
+    pub unsafe fn write64(
+        &self,
+        entered: &Entered<'_>,
+        to: u64,
+        value: u64,
+    ) -> Result<(), CudaError> {
+        // SAFETY: by this function's contract; zero asks for the fence before the write.
+        let code = unsafe { (entered.library().write64)(self.stream, to, value, 0) };
+        entered.library().check("cuStreamWriteValue64", code)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let Ok(entered) = self.gpu.enter() else { return };
+        // SAFETY: made in `new`; the driver ends it once its work is done.
+        unsafe { (entered.library().stream_destroy)(self.stream) };
+    }
+}
