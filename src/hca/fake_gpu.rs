@@ -104,6 +104,11 @@ impl<'m> FakeQueue<'m> {
         (self.ring.len() / ENTRY_WORDS) as u64
     }
 
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
     /// The words of the slot of `index`, for stores that come late.
     pub fn slot_words(&self, index: u64) -> &'m [AtomicU64] {
         &self.ring[(index % self.depth()) as usize * ENTRY_WORDS..][..ENTRY_WORDS]

@@ -19,7 +19,7 @@
 pub mod completion;
 pub mod entry;
 pub mod executor;
-#[cfg(any(test, feature = "tool"))]
+#[cfg(any(test, feature = "std"))]
 pub mod fake_gpu;
 pub mod keys;
 pub mod layout;

@@ -154,6 +154,12 @@ impl<'m> Queue<'m> {
         self.failure
     }
 
+    /// Whether an entry has completed with an error. A queue to a peer that is gone has failed, and
+    /// owes nobody an error until something is posted on it.
+    pub fn has_completed_with_error(&self) -> bool {
+        self.failure.is_some_and(|failure| failure.index < self.counts.completed)
+    }
+
     /// Whether nothing is in flight.
     pub fn is_quiet(&self) -> bool {
         self.reads + self.writes + self.atomics == 0

@@ -282,8 +282,10 @@ fn a_peer_that_is_gone_fails_what_was_posted_and_what_is_posted_later() {
         bench.gpu[MAIN].post(&write);
         let flying = bench.operation(MAIN);
         bench.executor.fail_rank(PEER, Syndrome::PeerLost);
+        assert!(!bench.executor.lanes()[MAIN].queue.has_completed_with_error());
         bench.executor.complete(&flying, Err(Syndrome::PeerLost));
         assert_eq!(bench.step(MAIN), Step::Failed);
+        assert!(bench.executor.lanes()[MAIN].queue.has_completed_with_error());
         assert_eq!(bench.gpu[MAIN].poll(0), Some(Err(Syndrome::PeerLost as u8)));
         assert_eq!(bench.gpu[MAIN].poll(1), Some(Err(Syndrome::Flushed as u8)));
         for _ in 0..3 * DEPTH {

@@ -227,7 +227,7 @@ impl Context {
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.executor.lanes().iter().any(|lane| lane.queue.failure().is_some())
+        self.executor.lanes().iter().any(|lane| lane.queue.has_completed_with_error())
     }
 
     /// Pinned room for the inline value of an entry in flight.

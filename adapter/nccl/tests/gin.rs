@@ -1,0 +1,500 @@
+//! The GIN tables as NCCL drives them, in several processes, over a double of the CUDA driver
+//! (`cuda_double/cuda.c`). A fake GPU writes the queue entries of each rank, at the addresses that
+//! the plugin tells device code.
+
+mod support;
+
+use crosstie::hca::entry::{Address, Segment, Work};
+use crosstie::hca::fake_gpu::FakeQueue;
+use crosstie_nccl::abi::gin::{ConfigV13, ConfigV14};
+use crosstie_nccl::abi::table::Pointer;
+use crosstie_nccl::birth::{gin_v11, gin_v13, gin_v14};
+use std::ffi::{CStr, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const RANK: &str = "GIN_RANK";
+const RANKS: &str = "GIN_RANKS";
+const VERSION: &str = "GIN_VERSION";
+const FOLDER: &str = "GIN_FOLDER";
+/// What must come, comes within this.
+const WATCHDOG: Duration = Duration::from_secs(120);
+/// A window holds a part for each rank; each part is over the size that self puts are staged in.
+const PART: usize = 1_500_000;
+const SIGNALS: c_int = 8;
+const COUNTERS: c_int = 2;
+
+// ------------------------------------------------------------------ the parent
+
+/// The double, built once for this program.
+fn driver() -> PathBuf {
+    let library = support::own_file("libcuda.so.1");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_double/cuda.c");
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    BUILT.call_once(|| {
+        let built = Command::new("cc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"])
+            .args(["-fvisibility=hidden", "-o"])
+            .arg(&library)
+            .arg(&source)
+            .arg("-lpthread")
+            .output()
+            .expect("a C compiler");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    });
+    library
+}
+
+/// Runs a test of this program as `ranks` processes.
+fn start(test: &str, version: u32, ranks: usize) -> Vec<Child> {
+    let library = driver();
+    let folder = support::own_file(&format!("{test}-{version}-{ranks}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let child = |rank: usize| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env("LD_LIBRARY_PATH", library.parent().unwrap())
+            .env("CROSSTIE_GIN", "1")
+            .env(RANK, rank.to_string())
+            .env(RANKS, ranks.to_string())
+            .env(VERSION, version.to_string())
+            .env(FOLDER, &folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    (0..ranks).map(child).collect()
+}
+
+fn all_succeed(children: Vec<Child>) {
+    for (rank, child) in children.into_iter().enumerate() {
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let text = [stdout, stderr].concat();
+        assert!(status.success(), "rank {rank}: {status}\n{}", String::from_utf8_lossy(&text));
+    }
+}
+
+fn is_child() -> bool {
+    std::env::var_os(RANK).is_some()
+}
+
+// ------------------------------------------------------------------ one rank
+
+fn number(name: &str) -> usize {
+    std::env::var(name).unwrap().parse().unwrap()
+}
+
+fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
+    let until = Instant::now() + WATCHDOG;
+    while !has_come() {
+        assert!(Instant::now() < until, "{what} has not come");
+        std::thread::yield_now();
+    }
+}
+
+fn word(address: u64) -> &'static AtomicU64 {
+    unsafe { &*(address as *const AtomicU64) }
+}
+
+fn read<T: Copy>(address: u64) -> T {
+    unsafe { (address as *const T).read_unaligned() }
+}
+
+fn double_alloc(bytes: usize) -> u64 {
+    let handle = unsafe { libc_dlopen(c"libcuda.so.1") };
+    let symbol = unsafe { dlsym(handle, c"double_alloc".as_ptr()) };
+    assert!(!symbol.is_null());
+    let alloc: extern "C" fn(usize) -> *mut c_void = unsafe { std::mem::transmute(symbol) };
+    alloc(bytes) as u64
+}
+
+unsafe extern "C" {
+    fn dlopen(name: *const std::ffi::c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(handle: *mut c_void, name: *const std::ffi::c_char) -> *mut c_void;
+}
+
+unsafe fn libc_dlopen(name: &CStr) -> *mut c_void {
+    unsafe { dlopen(name.as_ptr(), 2) }
+}
+
+/// What device code knows of a context. Offsets are those of NCCL's headers.
+struct Device {
+    version: usize,
+    rank: usize,
+    ranks: usize,
+    context: u64,
+}
+
+impl Device {
+    fn pair_bytes(&self) -> u64 {
+        if self.version == 11 { 280 } else { 296 }
+    }
+
+    /// The queue to `peer`, or its companion.
+    fn queue(&self, peer: usize, companion: bool) -> FakeQueue<'static> {
+        let pairs: u64 = read(self.context + if companion { 8 } else { 0 });
+        let pair = pairs + peer as u64 * self.pair_bytes();
+        let number: u32 = read(pair + 24);
+        let depth: u16 = read(pair + if self.version == 11 { 56 } else { 60 });
+        let (ring, doorbell): (u64, u64) = (read(pair + 64), read(pair + 80));
+        let completions: u64 = read(pair + 160);
+        assert_eq!(read::<u32>(pair + 172), u32::from(depth));
+        assert_eq!(read::<u32>(pair + 36).swap_bytes(), number << 8 | 1);
+        let words = |at: u64| unsafe {
+            std::slice::from_raw_parts(at as *const AtomicU64, usize::from(depth) * 8)
+        };
+        FakeQueue::new(words(ring), words(completions), word(doorbell), number)
+    }
+
+    fn table(&self, at: u64, index: u64) -> (&'static AtomicU64, u32, u64) {
+        let words: u64 = read(self.context + at);
+        let keys: u64 = read(self.context + at + 8);
+        let offset: u32 = if self.version == 11 { 0 } else { read(self.context + at + 20) };
+        (word(words + 8 * index), read(keys), 8 * (index + u64::from(offset)))
+    }
+
+    /// The own word of a signal, and how others address it.
+    fn signal(&self, index: u64) -> (&'static AtomicU64, Address) {
+        let (word, key, offset) = self.table(40, index);
+        (word, Address { key, offset })
+    }
+
+    fn counter(&self, index: u64) -> (&'static AtomicU64, Address) {
+        let (word, key, offset) = self.table(16, index);
+        (word, Address { key, offset })
+    }
+
+    fn sink(&self) -> Segment {
+        Segment { at: Address { key: read(self.context + 64), offset: 0 }, bytes: 8 }
+    }
+
+    fn add(&self, remote: Address, add: u64) -> Work {
+        Work::FetchAdd { remote, add, local: self.sink() }
+    }
+}
+
+/// A rank as NCCL is one.
+struct Rank {
+    device: Device,
+    init: Pointer,
+    coll: Pointer,
+    context: Pointer,
+}
+
+fn exchange(rank: usize, ranks: usize, handle: &[u8; 128]) -> Vec<[u8; 128]> {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let (part, whole) = (folder.join(format!("part-{rank}")), folder.join(format!("{rank}")));
+    std::fs::write(&part, handle).unwrap();
+    std::fs::rename(part, whole).unwrap();
+    let of = |rank: usize| {
+        let path = folder.join(format!("{rank}"));
+        wait_until("a handle", || path.exists());
+        std::fs::read(path).unwrap().try_into().unwrap()
+    };
+    (0..ranks).map(of).collect()
+}
+
+impl Rank {
+    fn open() -> Rank {
+        let (rank, ranks, version) = (number(RANK), number(RANKS), number(VERSION));
+        let (mut init, mut listener, mut coll) = (null_mut(), null_mut(), null_mut());
+        let mut devices = 0;
+        let mut handle = [0u8; 128];
+        unsafe {
+            assert_eq!(gin_v11::init(&mut init, 0, None), 0);
+            assert_eq!(gin_v11::devices(&mut devices), 0);
+            assert!(devices > 0, "no GIN device");
+            let to = handle.as_mut_ptr().cast();
+            assert_eq!(gin_v11::listen(init, 0, to, &mut listener), 0);
+        }
+        let mut handles = exchange(rank, ranks, &handle);
+        let mut pointers: Vec<Pointer> =
+            handles.iter_mut().map(|handle| handle.as_mut_ptr().cast()).collect();
+        let (n, own) = (ranks as c_int, rank as c_int);
+        let list = pointers.as_mut_ptr();
+        unsafe {
+            assert_eq!(gin_v11::connect(null_mut(), list, n, own, listener, &mut coll), 0);
+            assert_eq!(gin_v11::close_listen(listener), 0);
+        }
+        let (context, address) = contexts(coll, version);
+        let device = Device { version, rank, ranks, context: address };
+        Rank { device, init, coll, context }
+    }
+
+    /// Registers `bytes`; their address and key.
+    fn window(&self, bytes: usize) -> (u64, u32, Pointer) {
+        let address = double_alloc(bytes);
+        let (mut memory, mut handle) = (null_mut(), null_mut());
+        let data = address as Pointer;
+        let rc =
+            unsafe { gin_v11::reg_mr_sym(self.coll, data, bytes, 2, 0, &mut memory, &mut handle) };
+        assert_eq!(rc, 0);
+        let key: u32 = read(handle as u64 + 8);
+        let keys: u64 = read(handle as u64);
+        for peer in 0..self.device.ranks as u64 {
+            assert_eq!(read::<u32>(keys + 4 * peer), key);
+        }
+        (address, key, memory)
+    }
+
+    fn has_failed(&self) -> bool {
+        let mut failed = false;
+        assert_eq!(unsafe { gin_v11::query_last_error(self.context, &mut failed) }, 0);
+        failed
+    }
+
+    fn close(self, windows: &[Pointer]) {
+        unsafe {
+            assert_eq!(gin_v11::destroy_context(self.context), 0);
+            for window in windows {
+                assert_eq!(gin_v11::dereg_mr_sym(self.coll, *window), 0);
+            }
+            assert_eq!(gin_v11::close_coll(self.coll), 0);
+            assert_eq!(gin_v11::finalize(self.init), 0);
+        }
+        assert!(!threads().contains(&"crosstie-gin".to_string()), "the thread has not ended");
+    }
+}
+
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    tasks.filter_map(name).map(|name| name.trim().to_string()).collect()
+}
+
+/// The last context of those that the version makes, so that offsets count.
+fn contexts(coll: Pointer, version: usize) -> (Pointer, u64) {
+    let (mut context, mut handle) = (null_mut(), null_mut());
+    let base = ConfigV13 {
+        signals: SIGNALS,
+        counters: COUNTERS,
+        contexts: 2,
+        queue_depth: 64,
+        traffic_class: -1,
+    };
+    let rc = unsafe {
+        match version {
+            11 => gin_v11::create_context(coll, SIGNALS, COUNTERS, &mut context, &mut handle),
+            13 => gin_v13::create_context(coll, &base, &mut context, &mut handle),
+            _ => {
+                let with = ConfigV14 { base, backend_version: 2, rank_stride: 1 };
+                gin_v14::create_context(coll, &with, &mut context, &mut handle)
+            }
+        }
+    };
+    assert_eq!(rc, 0);
+    let handle = unsafe { &*handle };
+    assert_eq!(handle.device_type, 3);
+    assert_eq!(handle.device_version, if version == 11 { 100 } else { 200 });
+    let last = match version {
+        11 => 0,
+        13 => 72,
+        _ => 88,
+    };
+    (context, handle.handle as u64 + last)
+}
+
+fn value(from: usize, to: usize, at: usize) -> u8 {
+    (from * 31 + to * 7 + at % 251) as u8
+}
+
+fn whole(key: u32, at: usize, bytes: usize) -> [Segment; 2] {
+    let at = Address { key, offset: at as u64 };
+    [Segment { at, bytes: bytes as u64 }, Segment::default()]
+}
+
+/// Every rank puts a part into every window, its own included, and signals; every byte arrives
+/// before its signal. Then values, counters, reads, and 3 laps of a ring.
+fn every_rank_to_every_rank() {
+    let rank = Rank::open();
+    let device = &rank.device;
+    let (own, ranks) = (device.rank, device.ranks);
+    let (source, source_key, source_memory) = rank.window(ranks * PART);
+    // behind the parts, a word for each rank
+    let (target, target_key, target_memory) = rank.window(ranks * (PART + 8));
+    for to in 0..ranks {
+        for at in 0..PART {
+            unsafe { ((source + (to * PART + at) as u64) as *mut u8).write(value(own, to, at)) };
+        }
+    }
+    let mut queues: Vec<_> = (0..ranks).map(|peer| device.queue(peer, false)).collect();
+    let (arrived, signal) = device.signal(0);
+    for (to, queue) in queues.iter_mut().enumerate() {
+        let remote = Address { key: target_key, offset: (own * PART) as u64 };
+        let local = whole(source_key, to * PART, PART);
+        queue.write(&Work::Write { remote, local }, 0);
+        queue.post(&device.add(signal, 1));
+    }
+    wait_until("a part of each rank", || arrived.load(Ordering::Acquire) == ranks as u64);
+    for from in 0..ranks {
+        for at in 0..PART {
+            let got: u8 = read(target + (from * PART + at) as u64);
+            assert_eq!(got, value(from, own, at), "byte {at} of rank {from}");
+        }
+    }
+    laps(device, &mut queues, target_key, target);
+    reads(device, &mut queues, [source_key, target_key], target);
+    // nobody leaves while others still read
+    let (left, signal) = device.signal(1);
+    for queue in &mut queues {
+        queue.post(&device.add(signal, 1));
+    }
+    wait_until("the last word of each rank", || left.load(Ordering::Acquire) == ranks as u64);
+    assert!(!rank.has_failed());
+    rank.close(&[source_memory, target_memory]);
+}
+
+/// Inline values with counters by the companions, over and over.
+fn laps(device: &Device, queues: &mut [FakeQueue<'static>], key: u32, target: u64) {
+    let next = (device.rank + 1) % device.ranks;
+    let before = (device.rank + device.ranks - 1) % device.ranks;
+    let mut companion = device.queue(next, true);
+    let (count, counter) = device.counter(1);
+    let queue = &mut queues[next];
+    let (arrived, signal) = device.signal(2);
+    const ROUNDS: u64 = 200;
+    for round in 0..ROUNDS {
+        wait_until("room in a queue", || queue.has_room() && companion.has_room());
+        let mut data = [0; 28];
+        data[..8].copy_from_slice(&(round << 8 | device.rank as u64).to_le_bytes());
+        let remote = Address { key, offset: (device.ranks * PART + 8 * device.rank) as u64 };
+        let bytes = if round % 2 == 0 { 8 } else { 4 };
+        queue.post(&Work::WriteInline { remote, data, bytes });
+        wait_until("room in a queue", || queue.has_room());
+        let index = queue.post(&device.add(signal, 1));
+        companion.post(&Work::Wait { queue: queue.number(), index: index as u32 });
+        wait_until("room in a companion", || companion.has_room());
+        companion.post(&device.add(counter, 1));
+    }
+    wait_until("every counter", || count.load(Ordering::Acquire) == ROUNDS);
+    wait_until("every signal", || arrived.load(Ordering::Acquire) == ROUNDS);
+    let last: u32 = read(target + (device.ranks * PART + 8 * before) as u64);
+    assert_eq!(last, ((ROUNDS - 1) << 8 | before as u64) as u32);
+}
+
+/// Reads the next rank's source into the own target.
+fn reads(device: &Device, queues: &mut [FakeQueue<'static>], keys: [u32; 2], target: u64) {
+    let next = (device.rank + 1) % device.ranks;
+    let queue = &mut queues[next];
+    let remote = Address { key: keys[0], offset: (device.rank * PART) as u64 };
+    wait_until("room in a queue", || queue.has_room());
+    let index = queue.post(&Work::Read { remote, local: whole(keys[1], 0, PART) });
+    wait_until("a read", || queue.poll(index) == Some(Ok(())));
+    for at in 0..PART {
+        assert_eq!(read::<u8>(target + at as u64), value(next, device.rank, at));
+    }
+}
+
+#[test]
+fn every_rank_puts_signals_counts_and_reads() {
+    if is_child() {
+        return every_rank_to_every_rank();
+    }
+    for (version, ranks) in [(11, 2), (13, 2), (14, 2), (11, 1), (14, 8)] {
+        all_succeed(start("every_rank_puts_signals_counts_and_reads", version, ranks));
+    }
+}
+
+/// A key that names nothing is an error of its queue, at once; other queues go on.
+#[test]
+fn a_bad_key_is_an_error_completion_and_a_last_error() {
+    if !is_child() {
+        return all_succeed(start("a_bad_key_is_an_error_completion_and_a_last_error", 11, 2));
+    }
+    let rank = Rank::open();
+    let device = &rank.device;
+    let (_, key, memory) = rank.window(4096);
+    let peer = 1 - device.rank;
+    let (mut queue, mut own) = (device.queue(peer, false), device.queue(device.rank, false));
+    assert!(!rank.has_failed());
+    let beyond = Address { key, offset: 4000 };
+    let index = queue.post(&Work::Write { remote: beyond, local: whole(key, 0, 97) });
+    wait_until("an error", || queue.poll(index) == Some(Err(0x13)));
+    let later = queue.post(&Work::Nop);
+    wait_until("a flush", || queue.poll(later) == Some(Err(0x05)));
+    assert!(rank.has_failed());
+    let good = own.post(&Work::Nop);
+    wait_until("another queue", || own.poll(good) == Some(Ok(())));
+    rank.close(&[memory]);
+}
+
+/// Memory without a handle is refused at both ranks, and the group goes on.
+#[test]
+fn memory_without_a_handle_is_refused_by_all_ranks() {
+    if !is_child() {
+        return all_succeed(start("memory_without_a_handle_is_refused_by_all_ranks", 11, 2));
+    }
+    let rank = Rank::open();
+    let mut ordinary = vec![0u8; 4096];
+    let (mut memory, mut handle) = (null_mut(), null_mut());
+    let address = match rank.device.rank {
+        0 => ordinary.as_mut_ptr() as u64,
+        _ => double_alloc(4096),
+    };
+    let data = address as Pointer;
+    let rc = unsafe { gin_v11::reg_mr_sym(rank.coll, data, 4096, 2, 0, &mut memory, &mut handle) };
+    assert_ne!(rc, 0);
+    assert!(memory.is_null() && handle.is_null());
+    let (_, _, memory) = rank.window(4096);
+    rank.close(&[memory]);
+}
+
+/// What is posted to a process that has ended fails, and so says the context.
+#[test]
+fn a_peer_that_ends_is_an_error_completion() {
+    if is_child() {
+        let rank = Rank::open();
+        let (_, key, memory) = rank.window(4096);
+        if rank.device.rank == 1 {
+            std::process::abort();
+        }
+        let mut queue = rank.device.queue(1, false);
+        let mut failed = None;
+        wait_until("an error", || {
+            if queue.has_room() {
+                let remote = Address { key, offset: 0 };
+                let index = queue.post(&Work::Write { remote, local: whole(key, 0, 64) });
+                failed = Some(index);
+            }
+            failed.is_some_and(|index| matches!(queue.poll(index), Some(Err(_))))
+        });
+        assert!(rank.has_failed());
+        return rank.close(&[memory]);
+    }
+    let mut children = start("a_peer_that_ends_is_an_error_completion", 11, 2);
+    let killed = children.remove(1).wait_with_output().unwrap();
+    assert!(!killed.status.success());
+    all_succeed(children);
+}
+
+/// The table offers nothing where the driver is missing, and says why.
+#[test]
+fn without_a_driver_there_are_no_devices() {
+    if !is_child() {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "without_a_driver_there_are_no_devices", "--nocapture"])
+            .env(RANK, "0")
+            .env("CROSSTIE_GIN", "1")
+            .env_remove("LD_LIBRARY_PATH")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        return all_succeed(vec![child.unwrap()]);
+    }
+    if Path::new("/dev/nvidiactl").exists() {
+        return println!("SKIP: this machine has a driver");
+    }
+    let (mut init, mut devices) = (null_mut(), -1);
+    unsafe {
+        assert_eq!(gin_v11::init(&mut init, 0, None), 0);
+        assert_eq!(gin_v11::devices(&mut devices), 0);
+        assert_eq!(devices, 0);
+        assert_eq!(gin_v11::finalize(init), 0);
+        assert_eq!(gin_v11::finalize(null_mut()), 0);
+    }
+}
