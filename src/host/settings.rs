@@ -84,6 +84,12 @@ pub const SETTINGS: &[Setting] = &[
         effect: "read a peer's ordinary memory through the kernel where that is allowed",
     },
     Setting {
+        name: "CROSSTIE_GIN",
+        default: "1 where no mlx5 or EFA device is present, else 0",
+        unit: "0 or 1",
+        effect: "whether the NCCL plugin runs GPU-initiated operations without a NIC",
+    },
+    Setting {
         name: "CROSSTIE_CONNECT_TIMEOUT_MS",
         default: "10000",
         unit: "milliseconds",
@@ -227,6 +233,8 @@ pub(super) const REQUIRED: &str = "CROSSTIE_RAILS_REQUIRED";
 pub struct Environment {
     /// Read peers' memory through the kernel where allowed.
     pub kernel_copy: bool,
+    /// Whether the plugin offers GPU-initiated operations; `None`: the machine decides.
+    pub gin: Option<bool>,
     /// Where path sockets lie.
     pub shm_dir: PathBuf,
     /// Which rails the user allows.
@@ -273,6 +281,7 @@ impl Default for Environment {
     fn default() -> Environment {
         Environment {
             kernel_copy: true,
+            gin: None,
             shm_dir: PathBuf::from("/dev/shm"),
             rails: Rails::ALL,
             required: Rails::NONE,
@@ -398,6 +407,7 @@ fn sizes(reader: &mut Reader<'_>, options: &mut Options) {
 fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     let default = Environment::default();
     let kernel_copy = reader.among("CROSSTIE_KERNEL_COPY", 0..=1);
+    let gin = reader.among("CROSSTIE_GIN", 0..=1);
     let tcp_streams = reader.among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64);
     let tcp_threads = reader.among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX);
     if let (Some(streams), Some(threads)) = (tcp_streams, tcp_threads)
@@ -412,6 +422,7 @@ fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     }
     let all = reader.all;
     Environment {
+        gin: gin.map(|n| n != 0),
         kernel_copy: kernel_copy.map_or(default.kernel_copy, |n| n != 0),
         shm_dir: shm_dir(reader).unwrap_or(default.shm_dir),
         rails: reader.understood("CROSSTIE_RAILS", rails).unwrap_or(default.rails),

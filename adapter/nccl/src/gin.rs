@@ -13,13 +13,12 @@ use core::ptr::without_provenance_mut;
 use crosstie::connect::group::{HANDLE_BYTES, Listener};
 use crosstie::host::gin::comm::Window;
 use crosstie::host::gin::{Comm, Config, Engine, GinError, nic_of_nccl_gpu};
+use crosstie::host::settings;
 use crosstie::memory::cuda::Library;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// `NCCL_NET_DEVICE_GIN_GDAKI`: device code writes mlx5's queue entries.
 pub const DEVICE_TYPE: c_int = 3;
-/// Whether this process offers it: `1` yes, `0` no; unset: where no NIC runs NCCL's own.
-const SETTING: &str = "CROSSTIE_GIN";
 
 static ENGINE: OfProcess<Mutex<Option<Engine>>> =
     OfProcess::new(Mutex::new(None), || Mutex::new(None));
@@ -38,14 +37,13 @@ pub struct Context {
 /// Why the table offers no devices, or nothing.
 fn refusal() -> Option<String> {
     let cuda = || Library::load().err().map(|error| error.to_string());
-    match std::env::var(SETTING).as_deref() {
-        Ok("1") => cuda(),
-        Ok("0") => Some(format!("{SETTING}=0")),
-        Ok(other) => Some(format!("{SETTING}={other}: 0 or 1 is wanted")),
-        Err(_) if nic_of_nccl_gpu() => {
-            Some(format!("an mlx5 or EFA device runs NCCL's own; {SETTING}=1 takes this one"))
+    match settings::environment().gin {
+        Some(true) => cuda(),
+        Some(false) => Some("CROSSTIE_GIN=0".into()),
+        None if nic_of_nccl_gpu() => {
+            Some("an mlx5 or EFA device runs NCCL's own; CROSSTIE_GIN=1 takes this one".into())
         }
-        Err(_) => cuda(),
+        None => cuda(),
     }
 }
 

@@ -8,18 +8,23 @@ extern crate std;
 
 use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
+use crate::base::descriptor;
+use crate::base::text::Text;
 use core::ffi::c_void;
 use core::mem::zeroed;
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemGenericAllocationHandle, CUmemLocationType,
 };
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The handle type of descriptors.
 const POSIX: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+/// What an exported descriptor without room under a number of ours counts as.
+const NO_DESCRIPTOR: CudaError =
+    CudaError { call: "cuMemExportToShareableHandle", code: 304, name: Text::EMPTY };
 /// Address space is taken in steps of this, at least the granularity of every GPU.
 const GRANULARITY: usize = 2 << 20;
 
@@ -54,8 +59,7 @@ impl Export {
         // SAFETY: the reference taken above.
         unsafe { (library.handle_release)(handle) };
         library.check("cuMemExportToShareableHandle", code)?;
-        // SAFETY: the driver has just made it, for us.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
+        let descriptor = descriptor::made(|| raw).map_err(|_| NO_DESCRIPTOR)?;
         let offset = (address - base) as usize;
         debug_assert!(offset + bytes <= length);
         Ok(Export { descriptor, bytes: length, offset })

@@ -1,0 +1,102 @@
+//! What a GPU may write into a queue: anything, at any time, and doorbells that say anything.
+
+use crosstie::base::bitset;
+use crosstie::base::sync::{AtomicU64, Ordering};
+use crosstie::hca::ENTRY_WORDS;
+use crosstie::hca::completion::Syndrome;
+use crosstie::hca::executor::{Executor, Lane, Step};
+use crosstie::hca::keys::{Keys, Kind, Slot};
+use crosstie::hca::queue::{Class, Memory, Queue};
+
+const DEPTH: usize = 8;
+const FIRST: u32 = 1;
+const RANKS: usize = 2;
+const WINDOW_BYTES: u64 = 256;
+/// Steps that a few bytes of input may ask for.
+const STEPS_MAX: usize = 512;
+
+/// Eight bytes of input, and those that are missing as zeros.
+fn word(data: &mut &[u8]) -> u64 {
+    let count = data.len().min(8);
+    let (now, rest) = data.split_at(count);
+    *data = rest;
+    let mut bytes = [0; 8];
+    bytes[..count].copy_from_slice(now);
+    u64::from_le_bytes(bytes)
+}
+
+/// Two queues that both sides touch in the order of the input. What is handed out lies in bounds,
+/// ends once, and is never more than the queue holds.
+pub fn hca(mut data: &[u8]) {
+    let zeros = || (0..DEPTH * ENTRY_WORDS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    let (rings, completions) = ([zeros(), zeros()], [zeros(), zeros()]);
+    let doorbells = [AtomicU64::new(0), AtomicU64::new(0)];
+    let mut ended = [[0; bitset::words(DEPTH)]; 2];
+    let mut classes = [[Class::Write; DEPTH]; 2];
+    let (mut slots, mut sizes) = ([Slot::default(); 3], [0; 3 * RANKS]);
+    let mut keys = Keys::new(&mut slots, &mut sizes, RANKS);
+    let _ = keys.register(Kind::Window, &[WINDOW_BYTES; RANKS]);
+    let _ = keys.register(Kind::Signals, &[64; RANKS]);
+    let _ = keys.register(Kind::Sink, &[8; RANKS]);
+    let parts = ended.iter_mut().zip(&mut classes).enumerate();
+    let mut lanes: Vec<Lane<'_>> = parts
+        .map(|(at, (ended, classes))| {
+            let memory = Memory {
+                ring: &rings[at],
+                completions: &completions[at],
+                doorbell: &doorbells[at],
+                ended,
+                classes,
+            };
+            Lane { queue: Queue::new(memory, FIRST + at as u32, 0x1234_5678_9abc_def0), rank: at }
+        })
+        .collect();
+    let mut executor = Executor::new(&mut lanes, 0);
+    let mut flying = Vec::new();
+    let mut written = [0u64; 2];
+    for now in 0..STEPS_MAX {
+        if data.is_empty() {
+            break;
+        }
+        let command = word(&mut data);
+        let at = command as usize & 1;
+        match (command >> 1) % 5 {
+            0 => doorbells[at].store(word(&mut data), Ordering::Release),
+            1 => doorbells[at].store(written[at], Ordering::Release),
+            2 => {
+                // a slot that at least claims to be of this queue and index
+                let slot =
+                    &rings[at][(written[at] as usize % DEPTH) * ENTRY_WORDS..][..ENTRY_WORDS];
+                for (place, at) in slot.iter().zip(0..) {
+                    let garbage = word(&mut data);
+                    place.store(garbage, Ordering::Relaxed);
+                    if at == 0 {
+                        let index = (written[command as usize & 1] as u32 & 0xffff) << 8;
+                        let head = (index | (garbage as u32 & 0xff)).to_be();
+                        let queue = FIRST + (command as u32 & 1);
+                        let tail = (queue << 8 | (garbage >> 32) as u32 & 7).to_be();
+                        place.store(u64::from(head) | u64::from(tail) << 32, Ordering::Relaxed);
+                    }
+                }
+                written[at] += 1;
+            }
+            3 if !flying.is_empty() => {
+                let operation = flying.swap_remove((command >> 8) as usize % flying.len());
+                let failed = command >> 40 & 7 == 0;
+                let outcome = if failed { Err(Syndrome::RemoteOperation) } else { Ok(()) };
+                executor.complete(&operation, outcome);
+            }
+            _ => {
+                if let Step::Operation(operation) = executor.step(at, &keys, now as u64 * 100_000) {
+                    flying.push(operation);
+                    assert!(flying.len() <= 2 * DEPTH);
+                }
+            }
+        }
+        for lane in executor.lanes() {
+            let counts = lane.queue.counts();
+            assert!(counts.completed <= counts.taken);
+            assert!(counts.taken - counts.completed <= DEPTH as u64);
+        }
+    }
+}
