@@ -70,6 +70,8 @@ pub enum Note {
     /// Something that is no peer of ours talks to our socket, from there if that is known; the
     /// first time only.
     Stranger(Tried),
+    /// A peer of this major version was refused, from there if that is known; the first time only.
+    Version(Tried, u16),
     /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
     /// time only.
     Key(Peer, KeyCause),
@@ -122,6 +124,9 @@ pub enum Note {
         /// How long its host has acknowledged nothing of that lane.
         silent: Span,
     },
+    /// Large packets to a peer are lost on a lane, and small ones pass on the same way; how many
+    /// bytes this host's have at most. Once per stall.
+    LargeLost(Peer, u8, u32),
     /// The path of a link is gone while a connection of several lanes stands: the link is dialled
     /// again, and the other lanes go on.
     LinkLost {
@@ -487,7 +492,7 @@ impl<M: LinkMemory> Control<M> {
     /// Counts a socket that was not a peer's.
     pub fn stranger(&mut self, from: Option<SocketAddr>) {
         self.counters.strangers += 1;
-        if self.counters.strangers == 1 {
+        if !core::mem::replace(&mut self.greetings.stranger_named, true) {
             (self.config.note)(Note::Stranger(Tried::of(from)));
         }
     }
