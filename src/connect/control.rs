@@ -34,7 +34,6 @@ use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 use crate::wire::RAILS_MAX;
 use crate::wire::hello::{RAIL_PORTS, RAIL_SHM, RAIL_TCP};
-use core::net::SocketAddr;
 use std::boxed::Box;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -486,14 +485,6 @@ impl<M: LinkMemory> Control<M> {
         if let Some(slot) = self.graves.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(Grave { address, pidfd, looks: 0 });
             self.look_by(self.now().after(RETRY));
-        }
-    }
-
-    /// Counts a socket that was not a peer's.
-    pub fn stranger(&mut self, from: Option<SocketAddr>) {
-        self.counters.strangers += 1;
-        if !core::mem::replace(&mut self.greetings.stranger_named, true) {
-            (self.config.note)(Note::Stranger(Tried::of(from)));
         }
     }
 

@@ -310,6 +310,14 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// Counts a socket that was not a peer's.
+    pub fn stranger(&mut self, from: Option<SocketAddr>) {
+        self.counters.strangers += 1;
+        if !core::mem::replace(&mut self.greetings.stranger_named, true) {
+            (self.config.note)(Note::Stranger(Tried::of(from)));
+        }
+    }
+
     /// A stream has ended before it said a byte: a stranger's, or that of a peer which had no
     /// descriptor for what was to follow. Where a peer of ours is, it is not called a stranger.
     fn silent(&mut self, channel: &Channel) {
