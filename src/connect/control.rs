@@ -77,6 +77,8 @@ pub enum Note {
     /// A process of this host is no peer over shared memory because of its user, or of ours. Once
     /// while the same user tries.
     User(Peer, UserCause),
+    /// A peer of this host speaks another version of the handshake within it; the first time.
+    LocalVersion(Peer),
     /// A peer has said nothing for the deadline, although nothing says that its host is gone: its
     /// process is stopped or does not get a processor, or its host cannot be reached and owes too
     /// little yet to be given up. Its connections stay. Once per silence.

@@ -240,6 +240,8 @@ pub struct BandCounters {
     pub keys_refused: u64,
     /// Processes of this host that were not let in because of their user.
     pub users_refused: u64,
+    /// Peers of this host that were not let in because of their version.
+    pub versions_refused: u64,
     /// Pings answered.
     pub pongs: u64,
     /// Peers refused because they speak another major version.

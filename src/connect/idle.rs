@@ -172,12 +172,13 @@ impl<M: LinkMemory> Control<M> {
         let now = self.now();
         let old = &mut self.links[index as usize];
         let (address, mut route) = (old.address.take(), old.route);
-        let (rail, peer) = (old.rail, old.peer);
+        let (rail, peer, listener) = (old.rail, old.peer, old.entry.listener);
         // not at once: a peer that shows everybody out is not asked without a pause
         route.begin(now, deadline);
         route.again(now);
         let link = &mut self.links[new as usize];
         link.side = Side::Connector;
+        link.entry.listener = listener;
         (link.rail, link.peer, link.nonce) = (rail, peer, nonce);
         (link.address, link.route, link.deadline) = (address, route, deadline);
         self.link_phase(new, LinkPhase::Dialing);

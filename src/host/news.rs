@@ -54,6 +54,7 @@ pub(super) fn note(note: Note) {
             say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried))
         }
         Note::User(peer, cause) => user(&peer, cause),
+        Note::LocalVersion(peer) => local_version(peer),
         Note::Stopped { peer, silent } => say_of(
             Level::Warning,
             format_args!(
@@ -117,6 +118,10 @@ pub(super) fn heap_not_mapped(bytes: u64) {
              this host leaves room"
         ),
     );
+}
+
+fn local_version(peer: Peer) {
+    say_of(Level::Warning, format_args!("{}", ConnectError::LocalVersion(peer)));
 }
 
 fn user(peer: &Peer, cause: UserCause) {
@@ -411,6 +416,7 @@ fn tell(note: Note) {
         Note::Stranger(_)
         | Note::Key(..)
         | Note::User(..)
+        | Note::LocalVersion(_)
         | Note::Stopped { .. }
         | Note::Resumed { .. }
         | Note::Stalled { .. }

@@ -5,6 +5,7 @@
 //! connections are then made on it with `Connect` and answered by `Accepted` or `Refused`.
 #![forbid(unsafe_code)]
 
+pub use super::door::{DoorHello, LOCAL_VERSION};
 use super::pair::{LaneEnd, PairHello, PortList};
 use super::status::{StatusAsk, StatusHello};
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
@@ -103,6 +104,14 @@ pub enum FrameKind {
     Pair = 15,
     /// Connector to listener: its user has the connection (since minor 1).
     Taken = 16,
+    /// Within a host, connector to listener, first on a socket: who is there? (W8.15)
+    Knock = 17,
+    /// Listener to connector: prove that you hold my handle.
+    Challenge = 18,
+    /// Connector to listener: the proof.
+    Prove = 19,
+    /// Listener to connector: its own proof. A `LinkHello` may follow.
+    Proved = 20,
 }
 
 wire_struct! {
@@ -149,6 +158,10 @@ impl FrameHeader {
             14 => FrameKind::Ports,
             15 => FrameKind::Pair,
             16 => FrameKind::Taken,
+            17 => FrameKind::Knock,
+            18 => FrameKind::Challenge,
+            19 => FrameKind::Prove,
+            20 => FrameKind::Proved,
             _ => return Err(DecodeError::Field),
         };
         let body = &frame[FrameHeader::SIZE..];
@@ -460,6 +473,14 @@ pub enum Frame {
     Pair(PairHello, LaneEnd),
     /// Whoever asked for the connection has it.
     Taken(RefusedHello),
+    /// At a local door: who is there?
+    Knock(DoorHello),
+    /// Prove that you hold the handle.
+    Challenge(DoorHello),
+    /// The proof.
+    Prove(DoorHello),
+    /// The listener's own.
+    Proved(DoorHello),
 }
 
 impl Frame {
@@ -494,6 +515,10 @@ impl Frame {
             }
             FrameKind::Status => Frame::Status(StatusHello::decode(body)?),
             FrameKind::Taken => Frame::Taken(RefusedHello::from_bytes(prefix(body)?)),
+            FrameKind::Knock => Frame::Knock(DoorHello::from_bytes(prefix(body)?)),
+            FrameKind::Challenge => Frame::Challenge(DoorHello::from_bytes(prefix(body)?)),
+            FrameKind::Prove => Frame::Prove(DoorHello::from_bytes(prefix(body)?)),
+            FrameKind::Proved => Frame::Proved(DoorHello::from_bytes(prefix(body)?)),
         })
     }
 
@@ -508,6 +533,10 @@ impl Frame {
             Frame::Refused(body) => record(FrameKind::Refused, &body.encode(), out),
             Frame::Closed(body) => record(FrameKind::Closed, &body.encode(), out),
             Frame::Taken(body) => record(FrameKind::Taken, &body.encode(), out),
+            Frame::Knock(body) => record(FrameKind::Knock, &body.encode(), out),
+            Frame::Challenge(body) => record(FrameKind::Challenge, &body.encode(), out),
+            Frame::Prove(body) => record(FrameKind::Prove, &body.encode(), out),
+            Frame::Proved(body) => record(FrameKind::Proved, &body.encode(), out),
             Frame::StreamHello(stream, connect) => {
                 let mut body = [0; StreamHello::SIZE + ConnectHello::SIZE];
                 body[..StreamHello::SIZE].copy_from_slice(&stream.encode());
@@ -602,7 +631,8 @@ mod tests {
         resume: 17,
     };
 
-    fn frames() -> [Frame; 17] {
+    fn frames() -> [Frame; 21] {
+        let door = DoorHello { version: LOCAL_VERSION, door: 5, nonce: 6, ..DoorHello::ZERO };
         let connect = ConnectHello { connection: 11, target: 12, ..Default::default() };
         let refused = RefusedHello { target: 13, reason: 2, major: 1 };
         [
@@ -614,6 +644,10 @@ mod tests {
             Frame::Refused(refused),
             Frame::Closed(refused),
             Frame::Taken(RefusedHello { reason: 0, ..refused }),
+            Frame::Knock(door),
+            Frame::Challenge(door),
+            Frame::Prove(door),
+            Frame::Proved(door),
             Frame::StreamHello(
                 StreamHello {
                     streams: 2,

@@ -9,6 +9,7 @@
 pub mod blob;
 pub mod cell;
 pub mod descriptor;
+pub mod door;
 pub mod handle;
 pub mod head;
 pub mod hello;
