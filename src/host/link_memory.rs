@@ -36,6 +36,8 @@ impl LinkMemory for HostMemory {
 
     fn create_arena(&mut self, bytes: u64) -> Result<SharedMapping, MemoryError> {
         let arena = SharedMapping::create(c"crosstie-rings", bytes as usize);
+        // both sides write rings
+        let arena = arena.and_then(|arena| arena.seal_seals().map(|()| arena));
         // whether memory is granted shows here, while there still is another way to the peer
         let first = (bytes as usize).min(page_bytes());
         arena.and_then(|arena| arena.populate(0, first).map(|()| arena)).map_err(memory_error)
@@ -61,8 +63,7 @@ impl LinkMemory for HostMemory {
 
     fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(SharedMapping, u64), MemoryError> {
         let head = HEAP_HEAD_BYTES as usize;
-        let heap =
-            SharedMapping::from_fd_or_head(fd, bytes as usize, head).map_err(memory_error)?;
+        let heap = SharedMapping::view(fd, bytes as usize, head).map_err(memory_error)?;
         let mapped = heap.length() as u64;
         if mapped < bytes && !core::mem::replace(&mut self.heap_told, true) {
             news::heap_not_mapped(bytes);
@@ -75,7 +76,11 @@ impl LinkMemory for HostMemory {
     }
 
     fn heap(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        self.heap.as_ref().map(|heap| (heap.fd(), heap.length() as u64))
+        let heap = self.heap.as_ref()?;
+        if let Err(errno) = heap.seal() {
+            news::heap_not_sealed(errno);
+        }
+        Some((heap.fd(), heap.length() as u64))
     }
 
     fn doorbell(&self) -> Option<BorrowedFd<'_>> {
