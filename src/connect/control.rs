@@ -71,13 +71,11 @@ pub enum Note {
     Stranger(Tried),
     /// A peer of this major version was refused, from there if that is known; the first time only.
     Version(Tried, u16),
-    /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
-    /// time only.
+    /// A peer was not let in: its key is not ours, or one side alone has one; the first time.
     Key(Peer, KeyCause),
-    /// A process of this host is no peer over shared memory because of its user, or of ours. Once
-    /// while the same user tries.
+    /// A process of this host is refused for its user, or we for ours; once while it tries.
     User(Peer, UserCause),
-    /// A peer of this host speaks another version of the handshake within it; the first time.
+    /// A peer of this host speaks another version of what is said within it; the first time.
     LocalVersion(Peer),
     /// A peer has said nothing for the deadline, although nothing says that its host is gone: its
     /// process is stopped or does not get a processor, or its host cannot be reached and owes too

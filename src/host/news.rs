@@ -9,7 +9,7 @@ use super::log::{self, Level};
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
 use crate::connect::{
-    Apart, ConnectError, DialCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
+    Apart, ConnectError, DialCause, KeyCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
 };
 use crate::fabric::RegisterError;
 use crate::memory::Errno;
@@ -50,9 +50,7 @@ pub(super) fn note(note: Note) {
                  ignored"
             ),
         ),
-        Note::Key(peer, cause) => {
-            say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried))
-        }
+        Note::Key(peer, cause) => key(&peer, cause),
         Note::User(peer, cause) => user(&peer, cause),
         Note::LocalVersion(peer) => local_version(peer),
         Note::Stopped { peer, silent } => say_of(
@@ -134,6 +132,10 @@ pub(super) fn heap_not_sealed(errno: Errno) {
             ),
         );
     }
+}
+
+fn key(peer: &Peer, cause: KeyCause) {
+    say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried));
 }
 
 fn local_version(peer: Peer) {

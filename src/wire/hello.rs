@@ -7,6 +7,7 @@
 
 pub use super::door::{DoorHello, LOCAL_VERSION};
 use super::pair::{LaneEnd, PairHello, PortList};
+pub use super::ping::PingHello;
 use super::status::{StatusAsk, StatusHello};
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
 
@@ -332,14 +333,6 @@ wire_struct! {
         lane: u8 = 56,
         /// Which time the lane comes up; 0: lane 0 as the connection is set up.
         lane_generation: u32 = 60,
-    }
-}
-
-wire_struct! {
-    /// W8.7. Body of `Ping` and `Pong`.
-    PingHello [16] {
-        /// The writer's count; a `Pong` has that of its `Ping`.
-        number: u64 = 0,
     }
 }
 

@@ -15,6 +15,7 @@ pub mod head;
 pub mod hello;
 pub mod immediate;
 pub mod pair;
+pub mod ping;
 pub mod queue_pair;
 pub mod report;
 pub mod shared_end;

@@ -47,7 +47,8 @@ static void sha256(const unsigned char *text, size_t length, unsigned char out[3
     size_t whole = (length + 9 + 63) / 64 * 64;
     memcpy(padded, text, length);
     padded[length] = 0x80;
-    padded[whole - 1] = (unsigned char)(length * 8), padded[whole - 2] = (unsigned char)(length >> 5);
+    padded[whole - 1] = (unsigned char)(length * 8);
+    padded[whole - 2] = (unsigned char)(length >> 5);
     for (size_t at = 0; at < whole; at += 64) sha256_block(state, padded + at);
     for (int i = 0; i < 32; i++) out[i] = (unsigned char)(state[i / 4] >> (24 - 8 * (i % 4)));
 }
