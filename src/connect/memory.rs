@@ -29,8 +29,8 @@ pub trait LinkMemory: Send + 'static {
     /// The descriptor that a peer needs to map what [`LinkMemory::create_arena`] made.
     fn arena_fd<'a>(&self, arena: &'a Self::Mapping) -> BorrowedFd<'a>;
 
-    /// Makes sure that a part of our arena has memory behind it, zeroed or not, so that no later
-    /// touch of it can fail. A part may be populated again.
+    /// Makes sure that the rings of a connection, a part of our arena, have as much memory behind
+    /// them as both sides need before the rings grow. A part may be populated again.
     fn populate(
         &mut self,
         arena: &Self::Mapping,

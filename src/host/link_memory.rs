@@ -6,6 +6,7 @@ use super::news;
 use crate::connect::{LinkMemory, MemoryError};
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedHeap, SharedMapping, WakeFd, kernel_copy};
+use crate::provider::shm::{self, RingSizes};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use std::sync::Arc;
 pub(super) struct HostMemory {
     pub(super) heap: Option<Arc<SharedHeap>>,
     pub(super) wake: Arc<WakeFd>,
+    /// Sizes of the rings of the connections that we make.
+    pub(super) rings: RingSizes,
     /// Whether peers' memory may be read through the kernel, by the user's setting.
     pub(super) kernel_copy: bool,
     /// Whether a peer's heap that could not be mapped was reported: once per endpoint is enough.
@@ -53,8 +56,9 @@ impl LinkMemory for HostMemory {
         offset: u64,
         bytes: u64,
     ) -> Result<(), MemoryError> {
-        // the rings' contract is zeroed memory
-        arena.renew(offset as usize, bytes as usize).map_err(memory_error)
+        // the rings' contract is zeroed memory; they grow by themselves
+        let parts = shm::first_parts(self.rings);
+        arena.renew(offset as usize, bytes as usize, &parts).map_err(memory_error)
     }
 
     fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<SharedMapping, MemoryError> {

@@ -112,15 +112,21 @@ impl SharedMapping {
         self.fallocate(0, offset, length)
     }
 
-    /// Allocates a range that reads as zero, whatever an earlier use of it left.
+    /// Makes a range read as zero, whatever an earlier use of it left, and allocates `parts` of it,
+    /// each an offset into the range and a length.
     ///
-    /// *Cost*: one system call where nothing was before, else two.
-    pub fn renew(&self, offset: usize, length: usize) -> Result<(), Errno> {
+    /// *Cost*: a system call for each part, and one more where something was before.
+    pub fn renew(
+        &self,
+        offset: usize,
+        length: usize,
+        parts: &[(usize, usize)],
+    ) -> Result<(), Errno> {
         let end = offset.saturating_add(length);
         if offset < self.used.fetch_max(end, Ordering::Relaxed) {
             self.release(offset, length)?;
         }
-        self.populate(offset, length)
+        parts.iter().try_for_each(|(at, length)| self.populate(offset + at, *length))
     }
 
     /// Builds the page tables of an allocated range now rather than at its first touch. A kernel
@@ -215,6 +221,29 @@ impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: exactly what `map_at` mapped, once.
         unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// Allocates the whole pages of a range of a mapping for real, and builds their page tables; the
+/// bytes stay what they are. `false`: there is no memory. Where the kernel has no such call (before
+/// 5.14) the first touch allocates them.
+pub fn allocated(start: *mut u8, length: usize) -> bool {
+    let page = super::heap::page_bytes();
+    let from = start as usize;
+    let (first, end) = (from.next_multiple_of(page), (from + length) / page * page);
+    if cfg!(miri) || first >= end {
+        return true;
+    }
+    let at = start.wrapping_add(first - from).cast();
+    loop {
+        // SAFETY: the call reads and changes no byte of any mapping; a range that is none it
+        // refuses (madvise(2)).
+        let result = unsafe { libc::madvise(at, end - first, libc::MADV_POPULATE_WRITE) };
+        match Errno::check(result.into()) {
+            Ok(_) | Err(Errno(libc::EINVAL)) => return true,
+            Err(Errno(libc::EINTR | libc::EAGAIN)) => {}
+            Err(_) => return false,
+        }
     }
 }
 

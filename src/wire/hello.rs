@@ -50,6 +50,10 @@ pub const CONNECT_RUNS: u64 = 0x10;
 /// `ConnectHello::features`.
 pub const CONNECT_FILLED: u64 = 0x20;
 
+/// The writer knows slots of which the first ones of all groups lie together (W3): a bit of
+/// `ConnectHello::features`. They do where both sides say so.
+pub const CONNECT_ROWS: u64 = 0x40;
+
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.
