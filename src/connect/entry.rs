@@ -255,8 +255,8 @@ impl<M: LinkMemory> Control<M> {
 
     /// Counts a peer of another version of this, and tells of the first.
     fn version_refused(&mut self, channel: &Channel) {
-        self.counters.versions_refused += 1;
-        if self.counters.versions_refused == 1 {
+        self.counters.local_versions_refused += 1;
+        if self.counters.local_versions_refused == 1 {
             (self.config.note)(Note::LocalVersion(self.caller_peer(channel)));
         }
     }
