@@ -5,6 +5,7 @@ extern crate std;
 
 use super::address::{self, Address};
 use super::band::{BandConfig, BandTables};
+use super::carrier::Carriers;
 use super::channel::Channel;
 use super::connection::{Connection, Phase};
 use super::ending::Ending;
@@ -54,6 +55,8 @@ pub(super) const TOKEN_LANE: u64 = 6 << 32;
 
 /// The report door itself, or with index 1 who has come in.
 pub(super) const TOKEN_REPORT: u64 = 7 << 32;
+/// The kernel tells of interfaces.
+pub(super) const TOKEN_CARRIER: u64 = 8 << 32;
 
 /// How often we look again for what no descriptor announces: a full event queue, a full backlog.
 pub(super) const RETRY: Span = Span::millis(1);
@@ -91,7 +94,12 @@ pub enum Note {
         peer: Peer,
         /// How long it was silent.
         silent: Span,
+        /// Since when it had left a question without an answer, although its host lived: for so
+        /// long its process did not run.
+        owed: Span,
     },
+    /// Our own thread, which was due, did not run for so long.
+    Paused(Span),
     /// Packets of one connection vanish on the way, although its peer answers otherwise: the
     /// connection has ended.
     Stalled {
@@ -122,6 +130,9 @@ pub enum Note {
         /// How long its host has acknowledged nothing of that lane.
         silent: Span,
     },
+    /// The kernel tells nothing of interfaces that lose their carrier, with its code: rails over
+    /// them are given up when they have been silent.
+    CarriersUnknown(i32),
     /// The path of a link is gone while a connection of several lanes stands: the link is dialled
     /// again, and the other lanes go on.
     LinkLost {
@@ -247,6 +258,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub hearing_next: Instant,
     /// When data streams are looked at for vanished packets, and which.
     pub stalls: Rounds,
+    /// Which of our interfaces have no carrier.
+    pub carriers: Carriers,
     /// How connections stand, for people.
     pub statuses: Statuses,
     /// The thread sleeps too long, and must be woken to look at the time.
@@ -329,6 +342,11 @@ impl<M: LinkMemory> Control<M> {
             looked: Instant(0),
             hearing_next: Instant(u64::MAX),
             stalls: Rounds::NONE,
+            carriers: Carriers::open(
+                config.rails & RAIL_TCP != 0 && config.lanes_max > 1,
+                &poller,
+                config.note,
+            ),
             statuses: Statuses::new(connections),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
@@ -362,6 +380,7 @@ impl<M: LinkMemory> Control<M> {
                 TOKEN_STREAM => self.stream_ready(index),
                 TOKEN_LANE => self.lane_ready(index),
                 TOKEN_REPORT => self.report_ready(index),
+                TOKEN_CARRIER => self.carriers_ready(),
                 _ => {}
             }
         }
@@ -380,6 +399,7 @@ impl<M: LinkMemory> Control<M> {
         let now = self.now();
         let due = now >= self.next_look;
         if due {
+            self.pause_note(now.since(self.next_look));
             // before anything that may ask for the next look
             self.next_look = Instant(u64::MAX);
         }

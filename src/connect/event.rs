@@ -69,7 +69,8 @@ pub enum BandEvent {
         /// How long the answer may take.
         patience: Span,
     },
-    /// Packets of a lane vanish, although its peer answers otherwise. Its streams stay open until
+    /// Packets of a lane vanish, although its peer answers otherwise, or its interface has lost its
+    /// carrier (`Broken(ENETDOWN)`). Its streams stay open until
     /// [`Band::lane_wanted`](super::Band::lane_wanted).
     LaneGone {
         /// The connection's slot.
@@ -248,4 +249,6 @@ pub struct BandCounters {
     pub memory_short: u64,
     /// Refusals of the kernel for which shared memory was not taken.
     pub shared_refused: u64,
+    /// Lanes given up because their interface had lost its carrier.
+    pub carriers_lost: u64,
 }

@@ -16,6 +16,7 @@ mod libfabric;
 mod linger;
 mod link_memory;
 pub mod log;
+mod lost;
 mod machine;
 mod network;
 mod news;

@@ -60,10 +60,8 @@ pub(super) fn note(note: Note) {
                 silent.0 / 1_000_000
             ),
         ),
-        Note::Resumed { peer, silent } => say_of(
-            Level::Warning,
-            format_args!("{peer} answers again, after {} ms", silent.0 / 1_000_000),
-        ),
+        Note::Resumed { peer, silent, owed } => resumed(&peer, silent, owed),
+        Note::Paused(late) => paused(late),
         Note::Stalled { peer, silent } => say_of(
             Level::Warning,
             format_args!(
@@ -82,6 +80,7 @@ pub(super) fn note(note: Note) {
         Note::PairAwaited(peer, lane, silent) => pair_awaited(&peer, lane, silent),
         // the data thread tells of it when it has let go of that rail, with what is left
         Note::LaneStalled { .. } => {}
+        Note::CarriersUnknown(code) => carriers_unknown(code),
         Note::LinkLost { peer } => say_of(
             Level::Warning,
             format_args!(
@@ -139,6 +138,45 @@ fn shared_refused(code: i32) {
              where both sides allow it"
         ),
     );
+}
+
+fn resumed(peer: &Peer, silent: Span, owed: Span) {
+    say_of(
+        Level::Warning,
+        format_args!(
+            "{peer} answers again: its host lived, and its process did not run for {} ms at \
+             least, stopped or without a processor (nothing had come of it for {} ms)",
+            owed.0 / 1_000_000,
+            silent.0 / 1_000_000
+        ),
+    );
+}
+
+fn paused(late: Span) {
+    say_of(
+        Level::Warning,
+        format_args!(
+            "this process did not run for {} ms at least: it was stopped, or got no processor; \
+             peers may have reported it as silent",
+            late.0 / 1_000_000
+        ),
+    );
+}
+
+/// Once per process.
+fn carriers_unknown(code: i32) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // relaxed: nothing else is told by it
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "interfaces: the kernel does not tell which have lost their carrier ({}); a rail \
+                 over one is lost when it has been silent for too long",
+                Errno(code)
+            ),
+        );
+    }
 }
 
 fn pair_awaited(peer: &Peer, lane: u8, silent: Span) {
@@ -245,6 +283,12 @@ impl fmt::Display for Loss {
             // it may be an errno, or a number of the provider's own
             (0, code) if self.rail == ConnectionRail::Vendor => {
                 write!(f, "the provider's code {code}")?;
+            }
+            (0, libc::ENETDOWN) if self.rail == ConnectionRail::Tcp => {
+                f.write_str("the interface of its address here has no carrier, or is down")?;
+            }
+            (0, libc::EBADMSG) if self.rail == ConnectionRail::Tcp => {
+                f.write_str("what was sent on it is lost, or was changed on the way")?;
             }
             (0, code) => write!(f, "{}", Errno(code))?,
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
@@ -388,10 +432,12 @@ fn tell(note: Note) {
         | Note::User(..)
         | Note::Stopped { .. }
         | Note::Resumed { .. }
+        | Note::Paused(_)
         | Note::Stalled { .. }
         | Note::LaneMissed { .. }
         | Note::PairAwaited(..)
         | Note::LaneStalled { .. }
+        | Note::CarriersUnknown(_)
         | Note::LinkLost { .. }
         | Note::LinkBack { .. }
         | Note::Spare { .. }

@@ -631,7 +631,7 @@ mod tests {
                 devices: core::array::from_fn(|at| if at < 2 { 7 } else { 0 }),
                 ..AddressList::EMPTY
             }),
-            Frame::StatusAsk(StatusAsk { target: 19, connection: 20, number: 21 }),
+            Frame::StatusAsk(StatusAsk { target: 19, connection: 20, number: 21, flags: 1 }),
             Frame::Status(StatusHello::ZERO),
             Frame::Ports(PortList { count: 2, ..PortList::EMPTY }),
             Frame::Pair(

@@ -226,7 +226,15 @@ pub static NOTES: AtomicUsize = AtomicUsize::new(0);
 
 fn wake(_context: usize) {}
 
+/// How often a band was told that its own process had not run.
+pub static PAUSES: AtomicUsize = AtomicUsize::new(0);
+
 fn note(note: Note) {
+    // a machine that is busy is none of ours
+    if matches!(note, Note::Paused(_)) {
+        PAUSES.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
     if matches!(note, Note::Connected { .. } | Note::Closed(_)) {
         return;
     }

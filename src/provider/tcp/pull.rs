@@ -7,7 +7,7 @@ use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
 use super::stream::{ASKED_MAX, Payload, To};
 use crate::base::ids::PeerIndex;
-use crate::fabric::{Completion, Head, RailKey, RecvSlot};
+use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
 use crate::provider::events::Events;
 use crate::provider::touch;
 use crate::wire::stream::{
@@ -114,7 +114,7 @@ impl Tcp<'_> {
         let may_peek = self.is_awake();
         let stream = &mut self.streams[index];
         let Some(peeks) = stream.peeks(may_peek) else {
-            self.break_off(self.peer_of(index).0);
+            self.break_off(self.peer_of(index).0, DownCause::Failed);
             return Read::Closed;
         };
         let carried = stream.carried as usize;
@@ -263,7 +263,7 @@ impl Tcp<'_> {
                 Ok(false) => return Parsed::Full,
                 Err(Garbage) => {
                     let (peer, _) = self.peer_of(index);
-                    self.break_off(peer);
+                    self.break_off(peer, DownCause::Failed);
                     break;
                 }
             }

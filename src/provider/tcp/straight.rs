@@ -9,7 +9,7 @@ use super::pull::{Garbage, Read};
 use super::rail::{NONE, Tcp};
 use super::stream::To;
 use crate::base::ids::PeerIndex;
-use crate::fabric::{Next, RecvSlot};
+use crate::fabric::{DownCause, Next, RecvSlot};
 use crate::wire::stream::{self, HEADER_BYTES_MAX};
 
 /// Staged bytes that one look hands over.
@@ -33,7 +33,7 @@ impl Tcp<'_> {
             }
         }
         self.next_in_scratch(index).unwrap_or_else(|Garbage| {
-            self.break_off(self.peer_of(index).0);
+            self.break_off(self.peer_of(index).0, DownCause::Failed);
             Next::Poll
         })
     }
