@@ -169,8 +169,10 @@ impl<'a> Stall<'a> {
     /// What is on its way may be there in a moment: it is nobody's fault before it is old, or
     /// nothing moves any more; and where the rail itself moves, it is slow.
     fn unless_under_way(&self, class: Class) -> Class {
-        let moves = self.ours.moved_ms < STILL_MS;
-        let stuck = self.request.age_ms >= self.stall_ms || !moves;
+        let (moved_ms, age_ms) = (self.ours.moved_ms, self.request.age_ms);
+        let stuck = age_ms >= self.stall_ms || moved_ms >= STILL_MS;
+        // what moved last may be the request itself, on its way out
+        let moves = moved_ms < STILL_MS.min(age_ms / 2);
         match class {
             Class::DeadRail | Class::LostSlot if !stuck => Class::Moving,
             Class::DeadRail if moves && self.is_sure_to_move() => Class::SlowRail,

@@ -24,6 +24,9 @@ use crate::transport::snapshot::Tick;
 
 /// Looks in a row that find the same missing, behind the first.
 const LOOKS: u8 = 8;
+/// How long the answer to a question is waited for, at least, before it is put again: the link may
+/// have been lost with it.
+const PATIENCE_MS: u32 = 10_000;
 /// Looks that are left out while nothing is missing, at most.
 const PAUSE_MAX: u64 = 8;
 
@@ -100,8 +103,9 @@ impl Endpoint {
             self.stalls.suspects[index as usize] = Suspect::NONE;
             return None;
         }
-        if now_ms < suspect.next_ms {
-            return Some(suspect.next_ms);
+        // a report that waits for its answer comes first
+        if now_ms < suspect.next_ms || self.stalls.asked_ms[index as usize] != 0 {
+            return Some(suspect.next_ms.max(now_ms + 1));
         }
         let (handle, look_ms) = (self.handle_of(index), self.stalls.look_span().0 / 1_000_000);
         let said = self.band()?.status_of_peer(handle);
@@ -124,10 +128,15 @@ impl Endpoint {
             }
         }
         let band = self.band()?;
-        match stands {
-            true => band.status_ask_standing(handle),
-            false => band.status_ask(handle),
-        };
+        // who computes answers the question that it has when it polls; a new one would hide what it
+        // has said so far
+        let patience_ms = self.stalls.stall_ms.max(PATIENCE_MS);
+        if band.status_owed_ms(handle).is_none_or(|owed_ms| owed_ms >= patience_ms) {
+            match stands {
+                true => band.status_ask_standing(handle),
+                false => band.status_ask(handle),
+            };
+        }
         let suspect = &mut self.stalls.suspects[index as usize];
         suspect.next_ms = now_ms + suspect.pause * look_ms;
         Some(suspect.next_ms)

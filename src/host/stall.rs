@@ -49,10 +49,10 @@ pub(super) struct Stalls {
     /// Where no side band's thread says when to look: calls of progress, and the next look.
     polls: u32,
     next_ms: u64,
-    stall_ms: u32,
+    pub(super) stall_ms: u32,
     look_ms: u32,
     /// When the peer of each connection was asked for a report; 0: it was not.
-    asked_ms: Vec<u64>,
+    pub(super) asked_ms: Vec<u64>,
     /// Connections whose rails may have lost something.
     pub(super) suspects: Vec<Suspect>,
 }
@@ -138,15 +138,15 @@ impl Endpoint {
                 self.status_leave(self.handle_of(index), tick);
             }
             let stall_ms = self.stalls.stall_ms;
-            if stall_ms != 0 {
-                let stands = watched.oldest_ms >= stall_ms;
-                let again_ms = self.lost_look(index, stands, now_ms, tick);
-                next_ms = next_ms.into_iter().chain(again_ms).min();
-            }
             if stall_ms != 0 && watched.unreported_ms >= stall_ms {
                 self.stall_look(index, now_ms, tick);
             } else {
                 self.stalls.asked_ms[index as usize] = 0;
+            }
+            if stall_ms != 0 {
+                let stands = watched.oldest_ms >= stall_ms;
+                let again_ms = self.lost_look(index, stands, now_ms, tick);
+                next_ms = next_ms.into_iter().chain(again_ms).min();
             }
         }
         let mut from = 0;

@@ -242,6 +242,17 @@ fn rail_that_moves_is_slow_and_shared_memory_loses_no_packets() {
         let words = "stripes 0x1, which have not completed; it is slow: something moved 4 ms ago";
         is(&ours, &send, &said(OPEN), Class::SlowRail, words);
     }
+    // it moved when the request left, and not since
+    let ours = Status { moved_ms: 375, lane_count: 1, ..OPEN };
+    let young = RequestStatus { age_ms: 370, ..send };
+    let stall = Stall {
+        ours: &ours,
+        request: &young,
+        answer: Answer::Said(&said(OPEN)),
+        peer: "other",
+        stall_ms: 300,
+    };
+    assert_eq!(stall.class(), Class::DeadRail, "{stall}");
     // of two it may be the other that moves
     let ours = Status { moved_ms: 4, ..OPEN };
     is(&ours, &send, &said(OPEN), Class::DeadRail, "packets are lost on the way");
