@@ -34,7 +34,7 @@ fn pair(rails: u8) -> (Pair, Way) {
     let mut pair = Pair::of(alone, Node::open(&options), Node::open(&options), rails);
     // until nothing is under way, and what was peeked at is taken
     (0..10_000).for_each(|_| pair.progress());
-    let way = swap(pair.a.lane_socket(pair.to_b, 0).expect("an open rail"));
+    let way = swap(pair.a.lane_socket(pair.to_b, 0).expect("an open rail"), false);
     (pair, way)
 }
 

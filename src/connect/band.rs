@@ -4,13 +4,14 @@
 extern crate std;
 
 use super::address;
-use super::control::{Control, Note, TOKEN_KICK};
+use super::control::{Control, TOKEN_KICK};
 use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 use super::event::{BandCounters, BandEvent, LocalTemplate, Wake};
 use super::interfaces::InterfaceAddress;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::os::{self, Kick, Poller, Ready};
 use super::pairs::{self, PairEnd, PairPorts};
 use super::status::Watch;

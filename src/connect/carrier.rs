@@ -12,19 +12,22 @@
 
 extern crate std;
 
+use super::band::BandConfig;
 use super::channel::Channel;
 use super::connection::Phase;
-use super::control::{Control, Note, TOKEN_CARRIER};
+use super::control::{Control, TOKEN_CARRIER};
 use super::event::Rail;
 use super::lanes::LaneState;
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
 use super::netlink::Netlink;
+use super::note::Note;
 use super::os::Poller;
 use super::stream::{StreamSocket, ends_of};
 use crate::base::netlink::{Request, attribute, messages};
 use crate::base::units::Span;
 use crate::fabric::completion::DownCause;
+use crate::wire::hello::RAIL_TCP;
 use core::net::IpAddr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -64,10 +67,10 @@ pub(super) struct Carriers {
 
 impl Carriers {
     /// Learns of all interfaces, if any lane may ever have another beside it.
-    pub fn open(wanted: bool, poller: &Poller, note: fn(Note)) -> Carriers {
+    pub fn open(config: &BandConfig, poller: &Poller) -> Carriers {
         let mut carriers =
             Carriers { socket: None, known: Vec::new(), asked: None, due: [None; 2] };
-        if !wanted {
+        if config.rails & RAIL_TCP == 0 || config.lanes_max == 1 {
             return carriers;
         }
         let watched = Netlink::open(GROUPS).and_then(|socket| {
@@ -80,7 +83,7 @@ impl Carriers {
                 carriers.known = Vec::with_capacity(KNOWN_MAX);
                 carriers.ask_anew();
             }
-            Err(error) => note(Note::CarriersUnknown(error.raw_os_error().unwrap_or(0))),
+            Err(error) => (config.note)(Note::CarriersUnknown(error.raw_os_error().unwrap_or(0))),
         }
         carriers
     }

@@ -9,26 +9,24 @@ use super::carrier::Carriers;
 use super::channel::Channel;
 use super::connection::{Connection, Phase};
 use super::ending::Ending;
-use super::error::{ConnectError, KeyCause, OpenError};
-use super::event::{BandCounters, Rail, STREAMS_MAX, Side};
+use super::error::{ConnectError, OpenError};
+use super::event::{BandCounters, STREAMS_MAX};
 use super::greeting::Greetings;
 use super::idle::Dismissed;
-use super::interfaces::InterfaceName;
 use super::lanes::Lane;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::{self, Listener};
 use super::listening::{DOORS, Door, Listening};
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::os::{self, Poller, Ready};
 use super::pairs::Pair;
-use super::peer::{NAME_BYTES, Peer};
+use super::peer::NAME_BYTES;
 use super::stalls::Rounds;
 use super::status::Statuses;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
-use super::together::Apart;
 use super::tried::Tried;
-use super::trust::UserCause;
 use crate::base::descriptor;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
@@ -66,125 +64,6 @@ const GRAVE_RETRY: Span = Span::millis(10);
 const GRAVE_LOOKS_MAX: u8 = 100;
 /// Dead peers watched at a time; a path beyond them waits for the sweep of a later open.
 const GRAVES_MAX: usize = 32;
-
-/// What the side band wants to be known, once each.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Note {
-    /// Something that is no peer of ours talks to our socket, from there if that is known; the
-    /// first time only.
-    Stranger(Tried),
-    /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
-    /// time only.
-    Key(Peer, KeyCause),
-    /// A process of this host is no peer over shared memory because of its user, or of ours. Once
-    /// while the same user tries.
-    User(Peer, UserCause),
-    /// A peer has said nothing for the deadline, although nothing says that its host is gone: its
-    /// process is stopped or does not get a processor, or its host cannot be reached and owes too
-    /// little yet to be given up. Its connections stay. Once per silence.
-    Stopped {
-        /// Who.
-        peer: Peer,
-        /// How long.
-        silent: Span,
-    },
-    /// A peer that was reported as stopped has spoken.
-    Resumed {
-        /// Who.
-        peer: Peer,
-        /// How long it was silent.
-        silent: Span,
-        /// Since when it had left a question without an answer, although its host lived: for so
-        /// long its process did not run.
-        owed: Span,
-    },
-    /// Our own thread, which was due, did not run for so long.
-    Paused(Span),
-    /// Packets of one connection vanish on the way, although its peer answers otherwise: the
-    /// connection has ended.
-    Stalled {
-        /// Who.
-        peer: Peer,
-        /// How long its host has acknowledged nothing of that connection.
-        silent: Span,
-    },
-    /// A lane of a connection cannot be dialled; it is tried again for as long as the connection
-    /// stands. Once per outage.
-    LaneMissed {
-        /// Who.
-        peer: Peer,
-        /// Which lane.
-        lane: u8,
-        /// The kernel's code.
-        code: i32,
-    },
-    /// Who has told no end of a lane between ports for so long, and is waited for. Once per outage.
-    PairAwaited(Peer, u8, Span),
-    /// Packets of one lane of a connection vanish on the way, although its peer answers otherwise:
-    /// the lane is given up, and dialled again.
-    LaneStalled {
-        /// Who.
-        peer: Peer,
-        /// Which lane.
-        lane: u8,
-        /// How long its host has acknowledged nothing of that lane.
-        silent: Span,
-    },
-    /// The kernel tells nothing of interfaces that lose their carrier, with its code: rails over
-    /// them are given up when they have been silent.
-    CarriersUnknown(i32),
-    /// The path of a link is gone while a connection of several lanes stands: the link is dialled
-    /// again, and the other lanes go on.
-    LinkLost {
-        /// Who.
-        peer: Peer,
-    },
-    /// A link that was reported as lost is back.
-    LinkBack {
-        /// Who.
-        peer: Peer,
-        /// How long it was away.
-        lost: Span,
-    },
-    /// None of the interfaces of the endpoint's choice leads to a peer, and another does that may
-    /// be used then. Once per attempt, and address.
-    Spare {
-        /// Who.
-        peer: Peer,
-        /// The other.
-        over: InterfaceName,
-    },
-    /// Shared memory and TCP would have been used together, and are not; once per link, or
-    /// connection.
-    Apart {
-        /// With whom.
-        peer: Peer,
-        /// Why.
-        why: Apart,
-    },
-    /// A peer was turned away because this process may open no more descriptors; its limit.
-    Descriptors(u64),
-    /// A peer was turned away because there was no memory for what it shares with us.
-    Memory,
-    /// The kernel refuses what shared memory needs, with its code, or 0: peers of this host are
-    /// reached over the network, or not at all. Once per endpoint.
-    SharedRefused(i32),
-    /// A connection stands; once per connection.
-    Connected {
-        /// To whom.
-        peer: Peer,
-        /// Over which rail.
-        rail: Rail,
-        /// How many lanes; those behind the first are over TCP, or queue pairs.
-        lanes: u8,
-        /// How many of them are queue pairs.
-        pairs: u8,
-        /// Which side we are.
-        side: Side,
-    },
-    /// We have closed a connection that stood; once per connection.
-    Closed(Peer),
-}
 
 /// A path that its dead owner left.
 struct Grave {
@@ -306,10 +185,7 @@ impl<M: LinkMemory> Control<M> {
         let endpoint_id = os::random().map_err(system)?;
         Ok(Control {
             endpoint_id,
-            node_id: match config.node_id {
-                Some(node_id) => node_id,
-                None => address::node_id().map_err(|error| OpenError::of_host_number(&error))?,
-            },
+            node_id: host_number(&config)?,
             name: program_name(),
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,
             listening: None,
@@ -342,11 +218,7 @@ impl<M: LinkMemory> Control<M> {
             looked: Instant(0),
             hearing_next: Instant(u64::MAX),
             stalls: Rounds::NONE,
-            carriers: Carriers::open(
-                config.rails & RAIL_TCP != 0 && config.lanes_max > 1,
-                &poller,
-                config.note,
-            ),
+            carriers: Carriers::open(&config, &poller),
             statuses: Statuses::new(connections),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
@@ -582,6 +454,14 @@ impl<M: LinkMemory> Control<M> {
     /// Deadline of something that begins now.
     pub fn deadline(&self) -> Instant {
         self.now().after(self.config.handshake_deadline)
+    }
+}
+
+/// Our host's number.
+fn host_number(config: &BandConfig) -> Result<u64, OpenError> {
+    match config.node_id {
+        Some(node_id) => Ok(node_id),
+        None => address::node_id().map_err(|error| OpenError::of_host_number(&error)),
     }
 }
 

@@ -142,6 +142,8 @@ pub struct LinkParams {
     pub doorbell_fd: i32,
     /// Whether both sides order doorbells with a process-wide barrier.
     pub membarrier: bool,
+    /// Whether data streams have sums (W9.1): both sides can, and one wants them.
+    pub sums: bool,
 }
 
 impl LinkParams {
@@ -161,6 +163,7 @@ impl LinkParams {
         heap: None,
         doorbell_fd: -1,
         membarrier: false,
+        sums: false,
     };
 }
 

@@ -9,12 +9,13 @@
 #![forbid(unsafe_code)]
 
 use super::channel::Channel;
-use super::control::{Control, Note};
+use super::control::Control;
 use super::dialog::Sent;
 use super::ending::Ending;
 use super::event::Rail;
 use super::link::{Link, LinkPhase};
 use super::memory::LinkMemory;
+use super::note::Note;
 use crate::base::units::{Instant, Span};
 use crate::wire::hello::{Frame, PingHello};
 

@@ -18,8 +18,9 @@
 //! A connection over TCP may have several *lanes*, each with streams of its own and between other
 //! addresses ([`plan`]): lane 0 is up when the connection stands, others join, and one that dies
 //! comes back while the connection stands ([`lanes`], [`lane_dialing`]). The link is one socket on
-//! one path; where other lanes live it may be lost and come back, too ([`outage`], [`resume`]). A lane
-//! whose interface loses its carrier is given up at once ([`carrier`]). On one host lanes over TCP may join a connection through shared memory ([`mod@together`]).
+//! one path; where other lanes live it may be lost and come back, too ([`outage`], [`resume`]). A
+//! lane whose interface loses its carrier is given up at once ([`carrier`]). On one host lanes over
+//! TCP may join a connection through shared memory ([`mod@together`]).
 //!
 //! A link without connections is kept for the next one as long as nobody else needs its place
 //! ([`idle`]).
@@ -67,6 +68,7 @@ mod listening;
 mod liveness;
 mod memory;
 mod netlink;
+mod note;
 mod os;
 mod outage;
 mod pairs;
@@ -94,7 +96,6 @@ mod way;
 
 pub use address::{SHM_DIR_BYTES_MAX, node_id};
 pub use band::{Band, BandConfig, BandTables, PendingId};
-pub use control::Note;
 pub use ending::Ending;
 pub use error::{AcceptError, CloseError, ConnectError, KeyCause, ListenError, OpenError};
 pub use event::{
@@ -102,6 +103,7 @@ pub use event::{
 };
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
+pub use note::Note;
 pub use os::{descriptor_limit, process_limit, random};
 pub use pairs::{PairEnd, PairPorts};
 pub use peer::{NAME_BYTES, Peer, TextBuffer};

@@ -2,11 +2,12 @@
 //! shared key where one is configured (W8.8).
 #![forbid(unsafe_code)]
 
-use super::control::{Control, Note};
+use super::control::Control;
 use super::error::KeyCause;
 use super::event::Side;
 use super::key::{self, LinkNumbers, Step};
 use super::memory::LinkMemory;
+use super::note::Note;
 use crate::wire::hello::{FrameKind, LinkHello, RefuseReason, StreamHello};
 
 impl<M: LinkMemory> Control<M> {

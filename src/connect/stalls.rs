@@ -10,11 +10,12 @@
 #![forbid(unsafe_code)]
 
 use super::connection::{NONE, Phase};
-use super::control::{Control, Note};
+use super::control::Control;
 use super::event::STREAMS_MAX;
 use super::lanes::{LaneSockets, LaneState};
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::peer::Peer;
 use super::stream::{StreamSocket, Traffic};
 use crate::base::slab::Handle;

@@ -62,8 +62,8 @@ impl Missing {
     }
 }
 
-/// The first thing that is missing on a rail over TCP between two sides, as both say. Where any rail
-/// may have lost it, `turn` says which counts.
+/// The first thing that is missing on a rail over TCP between two sides, as both say. Where any
+/// rail may have lost it, `turn` says which counts.
 pub fn missing(ours: &StatusHello, theirs: &StatusHello, turn: u8) -> Option<Missing> {
     let stands = |status: &Status| {
         let is_open = Standing::from_wire(status.standing) == Standing::Open;

@@ -80,6 +80,7 @@ pub(super) fn note(note: Note) {
         Note::PairAwaited(peer, lane, silent) => pair_awaited(&peer, lane, silent),
         // the data thread tells of it when it has let go of that rail, with what is left
         Note::LaneStalled { .. } => {}
+        Note::Unchecked(peer) => unchecked(&peer),
         Note::CarriersUnknown(code) => carriers_unknown(code),
         Note::LinkLost { peer } => say_of(
             Level::Warning,
@@ -138,6 +139,21 @@ fn shared_refused(code: i32) {
              where both sides allow it"
         ),
     );
+}
+
+/// Once per process.
+fn unchecked(peer: &Peer) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // relaxed: nothing else is told by it
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} is of a version that cannot check what it reads over TCP: with it, and \
+                 others of its version, CROSSTIE_CHECKSUM=1 has no effect"
+            ),
+        );
+    }
 }
 
 fn resumed(peer: &Peer, silent: Span, owed: Span) {
@@ -288,7 +304,9 @@ impl fmt::Display for Loss {
                 f.write_str("the interface of its address here has no carrier, or is down")?;
             }
             (0, libc::EBADMSG) if self.rail == ConnectionRail::Tcp => {
-                f.write_str("what was sent on it is lost, or was changed on the way")?;
+                f.write_str(
+                    "bytes were changed on the way (a checksum differs, or what was sent is lost)",
+                )?;
             }
             (0, code) => write!(f, "{}", Errno(code))?,
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
@@ -438,6 +456,7 @@ fn tell(note: Note) {
         | Note::PairAwaited(..)
         | Note::LaneStalled { .. }
         | Note::CarriersUnknown(_)
+        | Note::Unchecked(_)
         | Note::LinkLost { .. }
         | Note::LinkBack { .. }
         | Note::Spare { .. }

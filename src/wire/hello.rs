@@ -47,6 +47,10 @@ pub const CONNECT_RUNS: u64 = 0x10;
 /// The writer reads in heads which groups its messages have filled (W1): a bit of
 /// `ConnectHello::features`.
 pub const CONNECT_FILLED: u64 = 0x20;
+/// The writer can check its data streams over TCP by sums (W9.1).
+pub const CONNECT_SUMS: u64 = 0x40;
+/// The writer wants that: it is done if either side does, and both can.
+pub const CONNECT_SUMS_WANTED: u64 = 0x80;
 
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;

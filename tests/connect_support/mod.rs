@@ -153,6 +153,8 @@ pub struct Limits {
     pub addresses: Vec<(std::net::IpAddr, u8)>,
     /// The peer accepts only what our user has.
     pub accept_taken: bool,
+    /// `CONNECT_` bits.
+    pub features: u64,
     /// RDMA ports, of which the first makes a lane with the peer's first, and so on.
     pub ports: usize,
 }
@@ -189,6 +191,7 @@ impl Default for Limits {
             lanes: 1,
             lanes_wish: 0,
             addresses: Vec::new(),
+            features: 0,
             ports: 0,
         }
     }
@@ -260,7 +263,7 @@ impl Node {
             tcp_eager_bytes_max: 10,
             data_rails: 1,
             control_rails: 1,
-            features: 0,
+            features: limits.features,
             send_ring_bytes: 1024,
             write_ring_bytes: 512,
             rings_bytes,

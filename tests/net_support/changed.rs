@@ -1,6 +1,6 @@
 //! A data stream of an open rail that leads over the test, which changes some of its frames.
 
-use crosstie::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
+use crosstie::wire::stream::{HEADER_BYTES_MAX, SUM_BYTES, StreamFrame};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -43,6 +43,7 @@ impl Direction {
     fn change(&self, frame: &mut [u8], header: &StreamFrame) {
         let end = frame.len() - 1;
         match *header {
+            // with sums it is that of the line
             StreamFrame::Write { length: 64, silent: true, .. } if self.is(Change::Lines) => {
                 frame[end] ^= 1;
             }
@@ -77,8 +78,8 @@ impl Way {
 }
 
 /// Has an open socket's number name another, whose bytes go both ways over this process to the
-/// first. Nothing is under way.
-pub fn swap(fd: i32) -> Way {
+/// first. Nothing is under way. `sums`: as the connection has them.
+pub fn swap(fd: i32, sums: bool) -> Way {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (inner, _) = listener.accept().unwrap();
@@ -107,18 +108,18 @@ pub fn swap(fd: i32) -> Way {
     for (from, to, direction) in [(&inner, &outer, &way.out), (&outer, &inner, &way.back)] {
         let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
         let direction = direction.clone();
-        std::thread::spawn(move || carry(from, to, &direction));
+        std::thread::spawn(move || carry(from, to, &direction, sums));
     }
     way
 }
 
 /// Hands on whole frames until one end closes.
-fn carry(mut from: TcpStream, mut to: TcpStream, direction: &Direction) {
+fn carry(mut from: TcpStream, mut to: TcpStream, direction: &Direction, sums: bool) {
     let (mut held, mut part) = (Vec::new(), vec![0; 256 << 10]);
     while let Ok(count @ 1..) = from.read(&mut part) {
         held.extend_from_slice(&part[..count]);
         let mut at = 0;
-        while let Some((header, length)) = whole(&held[at..]) {
+        while let Some((header, length)) = whole(&held[at..], sums) {
             direction.change(&mut held[at..at + length], &header);
             if to.write_all(&held[at..at + length]).is_err() {
                 break;
@@ -133,7 +134,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, direction: &Direction) {
 }
 
 /// The first frame, if all of it is there.
-fn whole(bytes: &[u8]) -> Option<(StreamFrame, usize)> {
+fn whole(bytes: &[u8], sums: bool) -> Option<(StreamFrame, usize)> {
     let header = StreamFrame::header_bytes(*bytes.first()?).expect("a frame");
     let frame = StreamFrame::decode(bytes.get(..header.min(HEADER_BYTES_MAX))?).expect("a frame");
     let payload = match frame {
@@ -146,5 +147,7 @@ fn whole(bytes: &[u8]) -> Option<(StreamFrame, usize)> {
         | StreamFrame::Failed { .. }
         | StreamFrame::Bye => 0,
     };
-    (bytes.len() >= header + payload).then_some((frame, header + payload))
+    let sums = usize::from(sums) * (1 + usize::from(payload > 0));
+    let length = header + payload + sums * SUM_BYTES;
+    (bytes.len() >= length).then_some((frame, length))
 }

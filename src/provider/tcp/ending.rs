@@ -87,8 +87,8 @@ impl Tcp<'_> {
         self.begin_end(peer, DownCause::Closed, 0);
     }
 
-    /// The peer broke the wire format, or its bytes were changed on the way: nothing of it is looked
-    /// at any more, and it hears of that from its sockets.
+    /// The peer broke the wire format, or its bytes were changed on the way: nothing of it is
+    /// looked at any more, and it hears of that from its sockets.
     #[cold]
     pub(super) fn break_off(&mut self, peer: usize, cause: DownCause) {
         self.begin_end(peer, cause, 0);

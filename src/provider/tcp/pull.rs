@@ -5,9 +5,10 @@ use super::ops::Outcome;
 use super::peer::State;
 use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
-use super::stream::{ASKED_MAX, Payload, To};
+use super::stream::{ASKED_MAX, CARRY_BYTES, Payload, To};
+use super::sums::{self, SUM_BYTES};
 use crate::base::ids::PeerIndex;
-use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
+use crate::fabric::{Completion, DownCause, Head, LINE_BYTES, RailKey, RecvSlot};
 use crate::provider::events::Events;
 use crate::provider::touch;
 use crate::wire::stream::{
@@ -121,11 +122,11 @@ impl Tcp<'_> {
         let start = self.scratch.start;
         self.scratch.at = 0;
         self.scratch.end = 0;
-        if stream.payload.to != To::Nowhere && stream.payload.to != To::Drop {
-            if stream.payload.left > 0 {
-                return self.read_payload(index, budget);
-            }
-        } else if carried > 0 {
+        let has_place = stream.payload.to != To::Nowhere && stream.payload.to != To::Drop;
+        if has_place && stream.payload.left > 0 {
+            return self.read_payload(index, budget);
+        }
+        if carried > 0 {
             // SAFETY: there is room for the start of a frame before the buffer.
             let before = unsafe { start.sub(carried) };
             touch_out(&stream.carry[..carried], before);
@@ -184,10 +185,15 @@ impl Tcp<'_> {
             // SAFETY: as above; the scratch buffer is as long, and nobody looks at it now.
             unsafe { socket::receive_into(fd, &mut pieces) }
         };
+        let own = if let Moved::Bytes(bytes) = moved { part.min(bytes as u64) } else { 0 };
+        let payload = &mut self.streams[index].payload;
+        if payload.has_sum {
+            // SAFETY: as above, and the place is still pinned.
+            payload.sum = unsafe { sums::of_memory(payload.sum, payload.address, own) };
+        }
         self.unpin(pinned);
         let Moved::Bytes(bytes) = moved else { return self.read_nothing(index, moved) };
         self.moved = true;
-        let own = part.min(bytes as u64);
         let payload = &mut self.streams[index].payload;
         payload.left -= own;
         payload.address = payload.address.wrapping_add(own);
@@ -263,7 +269,11 @@ impl Tcp<'_> {
                 Ok(false) => return Parsed::Full,
                 Err(Garbage) => {
                     let (peer, _) = self.peer_of(index);
-                    self.break_off(peer, DownCause::Failed);
+                    let cause = match self.streams[index].is_changed {
+                        true => DownCause::Broken(libc::EBADMSG),
+                        false => DownCause::Failed,
+                    };
+                    self.break_off(peer, cause);
                     break;
                 }
             }
@@ -309,6 +319,9 @@ impl Tcp<'_> {
         if !events.has_room() {
             return Ok(false);
         }
+        if self.streams[index].sums {
+            return self.parse_summed(index, events);
+        }
         if let Some(length) = stream::send_length(bytes) {
             if self.scratch.has_long && !self.peers[self.peer_of(index).0].has_cell(length) {
                 self.scratch.waits = true;
@@ -328,18 +341,92 @@ impl Tcp<'_> {
         }
         let length = StreamFrame::header_bytes(*first).map_err(|_| Garbage)?;
         if bytes.len() < length {
-            let left = bytes.len();
-            let mut carry = [0; HEADER_BYTES_MAX];
-            carry[..left].copy_from_slice(bytes);
-            self.streams[index].carry = carry;
-            self.streams[index].carried = left as u8;
-            self.scratch_pass(left);
+            self.carry_rest(index);
             return Ok(false);
         }
         let frame = StreamFrame::decode(&bytes[..length]).map_err(|_| Garbage)?;
         self.scratch_pass(length);
         self.take(index, frame)?;
         Ok(true)
+    }
+
+    /// Keeps what has come of a header, a line or a sum until the rest comes.
+    fn carry_rest(&mut self, index: usize) {
+        let bytes = self.scratch_bytes();
+        let left = bytes.len();
+        let mut carry = [0; CARRY_BYTES];
+        carry[..left].copy_from_slice(bytes);
+        self.streams[index].carry = carry;
+        self.streams[index].carried = left as u8;
+        self.scratch_pass(left);
+    }
+
+    /// [`Tcp::parse_frame`] of a stream with sums: nothing is done by a header, or a line, before
+    /// it is known to be right. There is at least one byte.
+    fn parse_summed(&mut self, index: usize, events: &mut Events) -> Result<bool, Garbage> {
+        // whatever is no frame was changed
+        self.streams[index].is_changed = true;
+        let bytes = self.scratch_bytes();
+        let header = StreamFrame::header_bytes(bytes[0]).map_err(|_| Garbage)?;
+        let Some(sum) = bytes.get(header..).and_then(sums::read) else {
+            self.streams[index].is_changed = false;
+            self.carry_rest(index);
+            return Ok(false);
+        };
+        if sum != sums::of(&bytes[..header]) {
+            return Err(Garbage);
+        }
+        let frame = StreamFrame::decode(&bytes[..header]).map_err(|_| Garbage)?;
+        let line = match frame {
+            StreamFrame::Write { length, silent: true, .. } if !self.is_bulk => {
+                usize::try_from(length).ok().filter(|length| *length == LINE_BYTES)
+            }
+            _ => None,
+        };
+        if let Some(length) = line {
+            let rest = &bytes[header + SUM_BYTES..];
+            match rest.get(length..).and_then(sums::read) {
+                None => {
+                    self.streams[index].is_changed = false;
+                    self.carry_rest(index);
+                    return Ok(false);
+                }
+                Some(sum) if sum != sums::of(&rest[..length]) => return Err(Garbage),
+                Some(_) => {}
+            }
+        }
+        self.streams[index].is_changed = false;
+        if let StreamFrame::Send { length } = frame {
+            if self.scratch.has_long && !self.peers[self.peer_of(index).0].has_cell(length) {
+                self.scratch.waits = true;
+                return Ok(false);
+            }
+            match self.take_send(index, length)? {
+                Some((slot, head)) => {
+                    events.push(received(self.peer_of(index).0, slot, head, length));
+                }
+                None => self.streams[index].payload.has_sum = true,
+            }
+            return Ok(true);
+        }
+        self.scratch_pass(header + SUM_BYTES);
+        self.take(index, frame)?;
+        let payload = &mut self.streams[index].payload;
+        payload.has_sum = payload.left > 0;
+        Ok(true)
+    }
+
+    /// Looks at the sum behind a payload that is whole. `false`: it has not come.
+    fn parse_sum(&mut self, index: usize) -> Result<bool, Garbage> {
+        let Some(sum) = sums::read(self.scratch_bytes()) else {
+            self.carry_rest(index);
+            return Ok(false);
+        };
+        self.scratch_pass(SUM_BYTES);
+        let stream = &mut self.streams[index];
+        stream.payload.has_sum = false;
+        stream.is_changed = sum != stream.payload.sum;
+        if stream.is_changed { Err(Garbage) } else { Ok(true) }
     }
 
     /// Takes a send whose header is there: its slot and head, or `None` when bytes are missing.
@@ -355,13 +442,15 @@ impl Tcp<'_> {
         }
         let mut head: Head = [0; SEND_HEAD_BYTES];
         head.copy_from_slice(&self.scratch_bytes()[SEND_HEAD_AT..][..SEND_HEAD_BYTES]);
-        self.scratch_pass(HEADER_BYTES_MAX);
+        let sum_bytes = if self.streams[index].sums { SUM_BYTES } else { 0 };
+        self.scratch_pass(HEADER_BYTES_MAX + sum_bytes);
         let is_long = length > SHORT_BYTES_MAX;
         if !self.peers[peer].has_cell(length) || (is_long && !self.area.has_long(peer)) {
             return Err(Garbage);
         }
         let slot = self.peers[peer].slot_acquire(&self.area, peer, length).ok_or(Garbage)?;
-        if self.scratch_left() < length as usize {
+        let sum_bytes = if length > 0 { sum_bytes } else { 0 };
+        if self.scratch_left() < length as usize + sum_bytes {
             // SAFETY: the record is this slot's alone.
             unsafe { (*self.area.slot(peer, slot as usize)).head = head };
             let record = self.peers[peer].slot(&self.area, peer, slot.into());
@@ -378,7 +467,15 @@ impl Tcp<'_> {
             unsafe { (*self.area.slot(peer, slot as usize)).address = address };
             self.peers[peer].in_scratch |= 1 << slot;
             self.scratch.holder = peer as u32;
-            self.scratch_pass(length as usize);
+            let bytes = &self.scratch_bytes()[..length as usize + sum_bytes];
+            let (payload, sum) = bytes.split_at(length as usize);
+            let is_changed = sums::read(sum).is_some_and(|sum| sum != sums::of(payload));
+            self.scratch_pass(length as usize + sum_bytes);
+            if is_changed {
+                self.streams[index].is_changed = true;
+                self.peers[peer].slot_release(&self.area, peer, slot.into());
+                return Err(Garbage);
+            }
         }
         Ok(Some((slot, head)))
     }
@@ -395,8 +492,19 @@ impl Tcp<'_> {
                 let (left, slot) = (length.into(), 0);
                 let stream = &mut self.streams[index];
                 stream.was_long = left >= LONG_BYTES;
-                stream.payload =
-                    Payload { address, left, key, slot, immediate, has_immediate, silent, to };
+                let (has_sum, sum) = (false, 0);
+                stream.payload = Payload {
+                    address,
+                    left,
+                    key,
+                    slot,
+                    immediate,
+                    has_immediate,
+                    silent,
+                    has_sum,
+                    sum,
+                    to,
+                };
                 Ok(())
             }
             StreamFrame::Read { .. } | StreamFrame::ReadReply { .. } | StreamFrame::Add { .. }
@@ -534,12 +642,20 @@ impl Tcp<'_> {
                 unsafe { touch::copy(from, to, part) };
             }
             self.unpin(pinned.unwrap_or(NONE));
+            let from = self.scratch_bytes().as_ptr() as u64;
             let payload = &mut self.streams[index].payload;
+            if payload.has_sum {
+                // SAFETY: the source lies in the scratch buffer.
+                payload.sum = unsafe { sums::of_memory(payload.sum, from, part) };
+            }
             payload.left -= part;
             payload.address = payload.address.wrapping_add(part);
             self.scratch_pass(part as usize);
         }
         if self.streams[index].payload.left > 0 || !events.has_room() {
+            return Ok(false);
+        }
+        if self.streams[index].payload.has_sum && !self.parse_sum(index)? {
             return Ok(false);
         }
         self.finish_payload(index, events)?;

@@ -49,7 +49,7 @@ impl Tcp<'_> {
         let index = is_alone.then(|| self.open_stream(0))?;
         let stream = &self.streams[index];
         let is_short = stream.payload.to == To::Nowhere && stream.out.only_staged().is_some();
-        (is_short && stream.carried == 0).then_some(index)
+        (is_short && stream.carried == 0 && !stream.sums).then_some(index)
     }
 
     /// The next send in the scratch buffer. Carries out the lines before it.
