@@ -20,6 +20,7 @@
 //!   done when they are posted. A line to a bad key breaks the connection, since its poster has
 //!   counted on it.
 
+mod answers;
 mod area;
 mod aside;
 mod ending;

@@ -5,10 +5,10 @@ use super::ops::Outcome;
 use super::peer::State;
 use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
-use super::stream::{ASKED_MAX, CARRY_BYTES, Payload, To};
+use super::stream::{Payload, To};
 use super::sums::{self, SUM_BYTES};
 use crate::base::ids::PeerIndex;
-use crate::fabric::{Completion, DownCause, Head, LINE_BYTES, RailKey, RecvSlot};
+use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
 use crate::provider::events::Events;
 use crate::provider::touch;
 use crate::wire::stream::{
@@ -283,7 +283,7 @@ impl Tcp<'_> {
     }
 
     #[inline]
-    fn scratch_left(&self) -> usize {
+    pub(super) fn scratch_left(&self) -> usize {
         self.scratch.end - self.scratch.at + self.scratch.before
     }
 
@@ -305,7 +305,7 @@ impl Tcp<'_> {
     }
 
     #[inline]
-    fn scratch_pass(&mut self, bytes: usize) {
+    pub(super) fn scratch_pass(&mut self, bytes: usize) {
         let carried = self.scratch.before.min(bytes);
         self.scratch.before -= carried;
         self.scratch.at += bytes - carried;
@@ -348,85 +348,6 @@ impl Tcp<'_> {
         self.scratch_pass(length);
         self.take(index, frame)?;
         Ok(true)
-    }
-
-    /// Keeps what has come of a header, a line or a sum until the rest comes.
-    fn carry_rest(&mut self, index: usize) {
-        let bytes = self.scratch_bytes();
-        let left = bytes.len();
-        let mut carry = [0; CARRY_BYTES];
-        carry[..left].copy_from_slice(bytes);
-        self.streams[index].carry = carry;
-        self.streams[index].carried = left as u8;
-        self.scratch_pass(left);
-    }
-
-    /// [`Tcp::parse_frame`] of a stream with sums: nothing is done by a header, or a line, before
-    /// it is known to be right. There is at least one byte.
-    fn parse_summed(&mut self, index: usize, events: &mut Events) -> Result<bool, Garbage> {
-        // whatever is no frame was changed
-        self.streams[index].is_changed = true;
-        let bytes = self.scratch_bytes();
-        let header = StreamFrame::header_bytes(bytes[0]).map_err(|_| Garbage)?;
-        let Some(sum) = bytes.get(header..).and_then(sums::read) else {
-            self.streams[index].is_changed = false;
-            self.carry_rest(index);
-            return Ok(false);
-        };
-        if sum != sums::of(&bytes[..header]) {
-            return Err(Garbage);
-        }
-        let frame = StreamFrame::decode(&bytes[..header]).map_err(|_| Garbage)?;
-        let line = match frame {
-            StreamFrame::Write { length, silent: true, .. } if !self.is_bulk => {
-                usize::try_from(length).ok().filter(|length| *length == LINE_BYTES)
-            }
-            _ => None,
-        };
-        if let Some(length) = line {
-            let rest = &bytes[header + SUM_BYTES..];
-            match rest.get(length..).and_then(sums::read) {
-                None => {
-                    self.streams[index].is_changed = false;
-                    self.carry_rest(index);
-                    return Ok(false);
-                }
-                Some(sum) if sum != sums::of(&rest[..length]) => return Err(Garbage),
-                Some(_) => {}
-            }
-        }
-        self.streams[index].is_changed = false;
-        if let StreamFrame::Send { length } = frame {
-            if self.scratch.has_long && !self.peers[self.peer_of(index).0].has_cell(length) {
-                self.scratch.waits = true;
-                return Ok(false);
-            }
-            match self.take_send(index, length)? {
-                Some((slot, head)) => {
-                    events.push(received(self.peer_of(index).0, slot, head, length));
-                }
-                None => self.streams[index].payload.has_sum = true,
-            }
-            return Ok(true);
-        }
-        self.scratch_pass(header + SUM_BYTES);
-        self.take(index, frame)?;
-        let payload = &mut self.streams[index].payload;
-        payload.has_sum = payload.left > 0;
-        Ok(true)
-    }
-
-    /// Looks at the sum behind a payload that is whole. `false`: it has not come.
-    fn parse_sum(&mut self, index: usize) -> Result<bool, Garbage> {
-        let Some(sum) = sums::read(self.scratch_bytes()) else {
-            self.carry_rest(index);
-            return Ok(false);
-        };
-        self.scratch_pass(SUM_BYTES);
-        let stream = &mut self.streams[index];
-        stream.payload.has_sum = false;
-        stream.is_changed = sum != stream.payload.sum;
-        if stream.is_changed { Err(Garbage) } else { Ok(true) }
     }
 
     /// Takes a send whose header is there: its slot and head, or `None` when bytes are missing.
@@ -481,7 +402,7 @@ impl Tcp<'_> {
     }
 
     /// Acts on a frame that is no send.
-    fn take(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
+    pub(super) fn take(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
         match frame {
             StreamFrame::Send { .. } => unreachable!("a whole header is taken by `take_send`"),
             StreamFrame::Write { length, key, address, immediate, silent } => {
@@ -558,71 +479,6 @@ impl Tcp<'_> {
         unsafe { touch::copy(from, address, length.into()) };
         self.domain.pin(region, -1);
         self.scratch_pass(length as usize);
-        Ok(())
-    }
-
-    fn answer(&mut self, index: usize, carried_out: bool) -> Result<(), Garbage> {
-        if !self.streams[index].answer(carried_out) {
-            return Err(Garbage);
-        }
-        self.mark_dirty(index);
-        Ok(())
-    }
-
-    fn take_read(&mut self, index: usize, asked: Asked) -> Result<(), Garbage> {
-        let (peer, n) = self.peer_of(index);
-        let stream = &mut self.streams[index];
-        if stream.asked.wrapping_sub(stream.served) as usize >= ASKED_MAX {
-            return Err(Garbage);
-        }
-        // SAFETY: a place that no waiting read has.
-        unsafe { self.area.asked(peer, n, stream.asked).write(asked) };
-        stream.asked = stream.asked.wrapping_add(1);
-        self.mark_dirty(index);
-        Ok(())
-    }
-
-    fn take_reply(
-        &mut self,
-        index: usize,
-        length: u32,
-        token: u32,
-        refused: bool,
-    ) -> Result<(), Garbage> {
-        let stream = &mut self.streams[index];
-        let op = stream.reads.first().ok_or(Garbage)?;
-        let entry = self.ops.get(op);
-        let fits = if refused { length == 0 } else { length == entry.length };
-        if token != stream.reads_done || !fits {
-            return Err(Garbage);
-        }
-        if refused {
-            entry.outcome = Outcome::Key;
-        }
-        let (address, left) = (entry.address, length.into());
-        stream.payload = Payload { to: To::Read, address, left, ..Payload::default() };
-        Ok(())
-    }
-
-    fn take_done(&mut self, index: usize, through: u32) -> Result<(), Garbage> {
-        let stream = &mut self.streams[index];
-        if through.wrapping_sub(stream.done) > stream.posted.wrapping_sub(stream.done) {
-            return Err(Garbage);
-        }
-        while stream.done != through {
-            let op = stream.flying.first().ok_or(Garbage)?;
-            let entry = self.ops.get(op);
-            // nobody has carried out what was not sent: its memory is still to be read
-            if entry.span.checked_sub(1).is_some_and(|span| !stream.out.is_sent(span)) {
-                return Err(Garbage);
-            }
-            if let Some(region) = entry.pin.checked_sub(1) {
-                self.domain.pin(region, -1);
-            }
-            stream.done = stream.done.wrapping_add(1);
-            self.ops.take_first(&mut stream.flying);
-            self.ops.finish(op);
-        }
         Ok(())
     }
 
@@ -705,7 +561,7 @@ fn touch_out(from: &[u8], to: *mut u8) {
 }
 
 #[inline]
-fn received(peer: usize, slot: u32, head: Head, length: u32) -> Completion {
+pub(super) fn received(peer: usize, slot: u32, head: Head, length: u32) -> Completion {
     let slot = RecvSlot(slot.into());
     Completion::Received { peer: PeerIndex(peer as u32), slot, head, length }
 }
