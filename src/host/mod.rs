@@ -32,6 +32,7 @@ mod rail_end;
 mod rdma;
 pub mod settings;
 pub mod shared;
+mod silence;
 pub mod stall;
 mod told;
 mod values;

@@ -6,6 +6,7 @@ extern crate std;
 use super::device::{DeviceKind, Rails};
 use super::endpoint::ConnectionRail;
 use super::log::{self, Level};
+use super::silence;
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
 use crate::connect::{Apart, ConnectError, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause};
@@ -60,8 +61,8 @@ pub(super) fn note(note: Note) {
                 silent.0 / 1_000_000
             ),
         ),
-        Note::Resumed { peer, silent, owed } => resumed(&peer, silent, owed),
-        Note::Paused(late) => paused(late),
+        Note::Resumed { peer, silent, owed } => silence::resumed(&peer, silent, owed),
+        Note::Paused(late) => silence::paused(late),
         Note::Stalled { peer, silent } => say_of(
             Level::Warning,
             format_args!(
@@ -81,7 +82,7 @@ pub(super) fn note(note: Note) {
         // the data thread tells of it when it has let go of that rail, with what is left
         Note::LaneStalled { .. } => {}
         Note::Unchecked(peer) => unchecked(&peer),
-        Note::CarriersUnknown(code) => carriers_unknown(code),
+        Note::CarriersUnknown(code) => silence::carriers_unknown(code),
         Note::LinkLost { peer } => say_of(
             Level::Warning,
             format_args!(
@@ -151,45 +152,6 @@ fn unchecked(peer: &Peer) {
             format_args!(
                 "{peer} is of a version that cannot check what it reads over TCP: with it, and \
                  others of its version, CROSSTIE_CHECKSUM=1 has no effect"
-            ),
-        );
-    }
-}
-
-fn resumed(peer: &Peer, silent: Span, owed: Span) {
-    say_of(
-        Level::Warning,
-        format_args!(
-            "{peer} answers again: its host lived, and its process did not run for {} ms at \
-             least, stopped or without a processor (nothing had come of it for {} ms)",
-            owed.0 / 1_000_000,
-            silent.0 / 1_000_000
-        ),
-    );
-}
-
-fn paused(late: Span) {
-    say_of(
-        Level::Warning,
-        format_args!(
-            "this process did not run for {} ms at least: it was stopped, or got no processor; \
-             peers may have reported it as silent",
-            late.0 / 1_000_000
-        ),
-    );
-}
-
-/// Once per process.
-fn carriers_unknown(code: i32) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    // relaxed: nothing else is told by it
-    if !SAID.swap(true, Ordering::Relaxed) {
-        say_of(
-            Level::Warning,
-            format_args!(
-                "interfaces: the kernel does not tell which have lost their carrier ({}); a rail \
-                 over one is lost when it has been silent for too long",
-                Errno(code)
             ),
         );
     }

@@ -191,8 +191,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_CHECKSUM",
         default: "0",
         unit: "0 or 1",
-        effect: "1: each frame and payload over TCP has a CRC-32C, with peers that can check it; one \
-                 that differs fails its rail",
+        effect: "1: each frame and payload over TCP has a CRC-32C, with peers that can check \
+                 it; one that differs fails its rail",
     },
     Setting {
         name: "CROSSTIE_NODE_ID",

@@ -233,7 +233,8 @@ impl<'m> Tcp<'m> {
         self.peer_open_with(peer, fds, false)
     }
 
-    /// The same with sums behind headers and payloads, as both sides have agreed (W9.1), or without.
+    /// The same with sums behind headers and payloads, as both sides have agreed (W9.1), or
+    /// without.
     pub fn peer_open_with(
         &mut self,
         peer: PeerIndex,
