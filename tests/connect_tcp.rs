@@ -356,6 +356,11 @@ fn running_out_of_descriptors_over_tcp_is_named_with_the_limit() {
 }
 
 #[test]
+fn peer_that_gives_way_when_descriptors_run_out_is_no_stranger() {
+    run_alone("crowded");
+}
+
+#[test]
 fn a_peer_over_tcp_without_descriptors_says_so_for_links_and_for_streams() {
     let dir = directory("poor_tcp");
     let a = Node::new(&Limits { connections: 1024, events: 2048, ..Limits::tcp() });

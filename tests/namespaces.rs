@@ -395,6 +395,32 @@ fn messages_cross_a_wire_with_delay_and_loss_that_breaks_for_a_while() {
     all_ended(&mut two.connecting.line, "PeerClosed");
 }
 
+/// A switch on the way has a smaller MTU, and nobody says so.
+#[test]
+fn path_that_loses_large_packets_alone_is_said_to_have_a_smaller_mtu() {
+    if !may_wire("path_that_loses_large_packets_alone_is_said_to_have_a_smaller_mtu") {
+        return;
+    }
+    let _alone = alone();
+    let quality = Quality {
+        delay: Duration::from_millis(1),
+        lost_per_thousand: 0,
+        packets_max: 1000,
+        seed: 0x5eed_0103,
+    };
+    let wired = Wired::new(quality);
+    wired.narrow(1000);
+    let log = Log::new("mtu");
+    let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "2000")];
+    let mut two = Two::logged(&wired.hosts, [0, 1], &environment, Some(log.file()));
+    two.say("flow");
+    log.says("smaller MTU than the 1500 bytes");
+    for line in two.both() {
+        let text = ended(line);
+        assert!(text.starts_with("ended"), "{text}");
+    }
+}
+
 /// Bits per second of the link, and messages sent over it.
 const RATE: (f64, u64) = (1e9, 320);
 

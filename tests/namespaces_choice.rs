@@ -377,6 +377,45 @@ fn refused(hosts: &Hosts, at: usize, handle: &[u8; 128], environment: &[(&str, &
 }
 
 #[test]
+fn local_ports_that_are_used_up_are_named() {
+    if !may("local_ports_that_are_used_up_are_named") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let mut listening = hosts.start(0, "listen", Start::default());
+    let handle = listening.line.hear::<128>();
+    // enough for the link, and not for its stream
+    hosts.inside(1, || {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000").unwrap();
+    });
+    for environment in [&[][..], &[("CROSSTIE_SOCKET_IFNAME", "eth0")]] {
+        let text = refused(&hosts, 1, &handle, environment);
+        assert!(text.contains("all local ports towards it are in use"), "{text}");
+        assert!(!text.contains("no address of this host"), "{text}");
+    }
+}
+
+#[test]
+fn listener_with_link_local_addresses_alone_is_not_looked_for_on_the_connectors_host() {
+    let test = "listener_with_link_local_addresses_alone_is_not_looked_for_on_the_connectors_host";
+    if !may(test) {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    hosts.forget(0, "-4");
+    hosts.ip(0, &format!("addr del {}/64 dev eth0\n", hosts.ipv6(0)));
+    let log = Log::new("link-local");
+    let mut listening = hosts.start(0, "listen", Start { environment: &[], log: Some(log.file()) });
+    let handle = listening.line.hear::<128>();
+    log.says("beside link-local IPv6 ones");
+    let text = refused(&hosts, 1, &handle, &[("CROSSTIE_NODE_ID", "7")]);
+    assert!(text.contains("loopback addresses alone, which no other host reaches"), "{text}");
+    assert!(!text.contains("process has ended"), "{text}");
+}
+
+#[test]
 fn unreachable_listeners_are_named_by_cause() {
     if !may("unreachable_listeners_are_named_by_cause") {
         return;

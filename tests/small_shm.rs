@@ -3,6 +3,7 @@
 mod host_support;
 
 use crosstie::base::units::{Bytes, Span};
+use crosstie::connect::NoThread;
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{
     AllocateError, ConnectError, DeviceKind, ListenError, OpenError, Options, RegisterError,
@@ -25,6 +26,8 @@ fn role() {
         ("allocate_without_memory", allocate_without_memory),
         ("little_address_space", little_address_space),
         ("small_files", small_files),
+        ("no_room_for_a_thread", no_room_for_a_thread),
+        ("thread_that_is_refused", thread_that_is_refused),
         ("descriptors", no_descriptors),
         ("peer_descriptors", peer_without_descriptors),
         ("open_without_descriptors", open_without_descriptors),
@@ -145,6 +148,37 @@ fn keep(_: usize, _: Level, text: &str) {
 #[test]
 fn little_address_space_shrinks_the_heap_and_leaves_shared_memory() {
     alone("little_address_space");
+}
+
+/// The kernel says the same as of too many threads.
+fn no_room_for_a_thread() {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    let most = pages * 4096 + (512 << 10);
+    limit(libc::RLIMIT_AS, most);
+    let error = thread::Builder::new().spawn(|| {}).unwrap_err();
+    assert_eq!(NoThread::of(&error), NoThread::AddressSpace(most));
+}
+
+#[test]
+fn address_space_that_is_too_small_for_a_thread_is_no_limit_of_threads() {
+    alone("no_room_for_a_thread");
+}
+
+/// As by a container's filter that does not know the call (`clone3`, Linux 5.3).
+fn thread_that_is_refused() {
+    assert!(deny(libc::SYS_clone3, libc::EPERM));
+    assert!(deny(libc::SYS_clone, libc::EPERM));
+    let error = Node::try_open(&small(2)).err().expect("an error");
+    let wanted = crosstie::connect::OpenError::Thread(NoThread::Refused(libc::EPERM));
+    assert_eq!(error, OpenError::Band(wanted));
+    let text = error.to_string();
+    assert!(text.contains("cannot start a thread") && text.contains("clone3"), "{text}");
+}
+
+#[test]
+fn thread_that_the_kernel_refuses_is_named_and_not_the_side_band() {
+    alone("thread_that_is_refused");
 }
 
 /// A limit on the size of files would end the process by a signal if it were met.

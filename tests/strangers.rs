@@ -12,6 +12,8 @@ use crosstie::wire::hello::*;
 use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 
 fn bytes_of(frame: &Frame) -> Vec<u8> {
     let mut out = [0; FRAME_BYTES_WRITTEN];
@@ -116,6 +118,25 @@ fn what_is_no_hello_is_dropped_at_once_and_the_rest_goes_on() {
     assert!(a.band.peer_text(here, &mut [0; 64]) > 0);
 }
 
+/// A peer that runs out of descriptors closes streams before it has said whose they are.
+#[test]
+fn stream_that_ends_without_a_word_from_where_a_peer_is_is_not_called_a_stranger() {
+    static NAMED: AtomicUsize = AtomicUsize::new(0);
+    fn note(note: Note) {
+        NAMED.fetch_add(usize::from(matches!(note, Note::Stranger(_))), Ordering::Relaxed);
+    }
+    let (a, b) = (Node::new(&Limits::tcp()), Node::new(&Limits { note, ..Limits::tcp() }));
+    let (listener, handle) = b.band.listen().unwrap();
+    pair(&a, &b, listener, &handle.encode());
+    drop(dial_tcp(&handle));
+    strangers_reach(&b, 1);
+    assert_eq!(NAMED.load(Ordering::Relaxed), 0);
+    let mut stranger = dial_tcp(&handle);
+    stranger.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    strangers_reach(&b, 2);
+    assert_eq!(NAMED.load(Ordering::Relaxed), 1);
+}
+
 #[test]
 fn who_means_another_endpoint_is_told_and_counted() {
     let b = Node::new(&Limits::tcp());
@@ -131,13 +152,23 @@ fn who_means_another_endpoint_is_told_and_counted() {
 
 #[test]
 fn another_major_version_is_told_ours_and_a_rail_that_is_not_allowed_is_named() {
-    let b = Node::new(&Limits::tcp());
+    static VERSIONS: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+    fn note(note: Note) {
+        if let Note::Version(_, theirs) = note {
+            VERSIONS.lock().unwrap().push(theirs);
+        }
+    }
+    let b = Node::new(&Limits { note, ..Limits::tcp() });
     let (_, handle) = b.band.listen().unwrap();
     let mut later = dial_tcp(&handle);
     later.write_all(&[header(WIRE_MAJOR + 1, 1, 8), vec![0; 8]].concat()).unwrap();
     let Some(Frame::Refused(refused)) = next(&mut later) else { panic!("no refusal") };
     assert_eq!(RefuseReason::from_wire(refused.reason), RefuseReason::Version);
     assert_eq!(refused.major, WIRE_MAJOR);
+    assert_eq!(b.band.counters().versions_refused, 1);
+    let said = VERSIONS.lock().unwrap().clone();
+    assert_eq!(said, [WIRE_MAJOR + 1], "said here, too");
+    assert_eq!(b.band.counters().strangers, 0);
     let mut shm_alone = dial_tcp(&handle);
     let hello = LinkHello { rails: RAIL_SHM, ..hello_to(&handle) };
     shm_alone.write_all(&bytes_of(&Frame::LinkHello(hello))).unwrap();

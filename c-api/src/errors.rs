@@ -60,7 +60,9 @@ impl Explain for ConnectError {
             ConnectError::Unreachable(..) => XTIE_ERR_UNREACHABLE,
             ConnectError::Stale => XTIE_ERR_ATTEMPT,
             ConnectError::Forked => XTIE_ERR_FORKED,
-            ConnectError::SharedMemory | ConnectError::System(_) => XTIE_ERR_SYSTEM,
+            ConnectError::SharedMemory | ConnectError::Thread(_) | ConnectError::System(_) => {
+                XTIE_ERR_SYSTEM
+            }
         }
     }
 
@@ -74,7 +76,7 @@ impl Explain for ListenError {
         match self {
             ListenError::Full => XTIE_ERR_LISTENERS_FULL,
             ListenError::Descriptors(_) => XTIE_ERR_DESCRIPTORS,
-            ListenError::System(_) => XTIE_ERR_SYSTEM,
+            ListenError::Thread(_) | ListenError::System(_) => XTIE_ERR_SYSTEM,
             ListenError::Forked => XTIE_ERR_FORKED,
         }
     }
@@ -83,6 +85,7 @@ impl Explain for ListenError {
         match self {
             ListenError::Descriptors(limit) => descriptors(*limit, text),
             ListenError::System(code) => system("the kernel gave no listening socket", *code, text),
+            ListenError::Thread(why) => write!(text, "{why}"),
             ListenError::Full | ListenError::Forked => {
                 text.write_str(self.result().sentence().to_str().unwrap_or(""))
             }
@@ -166,7 +169,11 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         | OpenError::System(libc::EMFILE | libc::ENFILE) => XTIE_ERR_DESCRIPTORS,
         OpenError::System(libc::ENOMEM | libc::ENOSPC) => XTIE_ERR_NO_MEMORY,
         OpenError::Band(
-            BandError::ShmDir | BandError::Tables | BandError::HostNumber(_) | BandError::System(_),
+            BandError::ShmDir
+            | BandError::Tables
+            | BandError::HostNumber(_)
+            | BandError::Thread(_)
+            | BandError::System(_),
         )
         | OpenError::System(_) => XTIE_ERR_SYSTEM,
     }

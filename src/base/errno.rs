@@ -12,6 +12,7 @@ impl Errno {
     const fn words(self) -> Option<&'static str> {
         Some(match self.0 {
             libc::EACCES => "permission denied",
+            libc::EAGAIN => "a limit is reached",
             libc::ECANCELED => "operation canceled",
             libc::EIO => "input or output failed",
             libc::EMSGSIZE => "the message is too long",

@@ -12,6 +12,7 @@ use super::interfaces::InterfaceAddress;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
 use super::note::Note;
+use super::os::NoThread;
 use super::os::{self, Kick, Poller, Ready};
 use super::pairs::{self, PairEnd, PairPorts};
 use super::status::Watch;
@@ -158,7 +159,9 @@ impl<M: LinkMemory> Band<M> {
         poller.add(kick.as_fd(), TOKEN_KICK).map_err(system)?;
         let control = Control::new(config, tables, memory, Arc::clone(&poller))?;
         let shared = Arc::new(Shared { control: Mutex::new(control), poller, kick });
-        let thread = Mutex::new(Some(start(&shared).map_err(system)?));
+        let thread = Mutex::new(Some(
+            start(&shared).map_err(|error| OpenError::Thread(NoThread::of(&error)))?,
+        ));
         Ok(Band { shared: Some(shared), thread, pid: std::process::id() })
     }
 
@@ -166,7 +169,7 @@ impl<M: LinkMemory> Band<M> {
     pub fn listen(&self) -> Result<(ListenerId, ListenHandle), ListenError> {
         let unattended = |error| match error {
             Attend::Forked => ListenError::Forked,
-            Attend::System(code) => ListenError::System(code),
+            Attend::Thread(why) => ListenError::Thread(why),
         };
         self.attended(unattended, Control::listen)
     }
@@ -474,7 +477,7 @@ impl<M: LinkMemory> Band<M> {
             let _ = ended.join();
         }
         let started = start(shared);
-        *thread = Some(started.map_err(|error| Attend::System(error.raw_os_error().unwrap_or(0)))?);
+        *thread = Some(started.map_err(|error| Attend::Thread(NoThread::of(&error)))?);
         Ok(())
     }
 
@@ -504,14 +507,14 @@ impl<M: LinkMemory> Drop for Band<M> {
 /// Why the thread could not be started.
 enum Attend {
     Forked,
-    System(i32),
+    Thread(NoThread),
 }
 
 impl Attend {
     fn of_connect(self) -> ConnectError {
         match self {
             Attend::Forked => ConnectError::Forked,
-            Attend::System(code) => ConnectError::System(code),
+            Attend::Thread(why) => ConnectError::Thread(why),
         }
     }
 }

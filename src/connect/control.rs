@@ -18,7 +18,6 @@ use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::{self, Listener};
 use super::listening::{DOORS, Door, Listening};
 use super::memory::LinkMemory;
-use super::note::Note;
 use super::os::{self, Poller, Ready};
 use super::pairs::Pair;
 use super::peer::NAME_BYTES;
@@ -26,14 +25,12 @@ use super::stalls::Rounds;
 use super::status::Statuses;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
-use super::tried::Tried;
 use crate::base::descriptor;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 use crate::wire::RAILS_MAX;
 use crate::wire::hello::{RAIL_PORTS, RAIL_SHM, RAIL_TCP};
-use core::net::SocketAddr;
 use std::boxed::Box;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -373,14 +370,6 @@ impl<M: LinkMemory> Control<M> {
         if let Some(slot) = self.graves.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(Grave { address, pidfd, looks: 0 });
             self.look_by(self.now().after(RETRY));
-        }
-    }
-
-    /// Counts a socket that was not a peer's.
-    pub fn stranger(&mut self, from: Option<SocketAddr>) {
-        self.counters.strangers += 1;
-        if self.counters.strangers == 1 {
-            (self.config.note)(Note::Stranger(Tried::of(from)));
         }
     }
 

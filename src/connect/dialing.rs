@@ -380,6 +380,10 @@ impl<M: LinkMemory> Control<M> {
         if let Some(ip) = link.route.excluded() {
             return self.way_error(index, ip);
         }
+        if link.peer.node_id != self.node_id && link.named().tried.is_loopback_alone() {
+            // whatever answered, or did not, is a process of this host
+            return ConnectError::Unreachable(link.named(), libc::EHOSTUNREACH);
+        }
         match link.route.code {
             _ if link.route.is_refused() => ConnectError::NoListener(link.named()),
             libc::ETIMEDOUT if link.route.answered => ConnectError::Deadline(link.named()),

@@ -5,7 +5,7 @@ extern crate std;
 
 use super::address::is_out_of_descriptors;
 use super::interfaces::InterfaceName;
-use super::os;
+use super::os::{self, NoThread};
 use super::peer::Peer;
 use super::trust::UserCause;
 use crate::base::errno::Errno;
@@ -24,6 +24,8 @@ pub enum OpenError {
     Descriptors(u64),
     /// The number of this host cannot be read, with the kernel's code.
     HostNumber(i32),
+    /// The side band's thread could not be started.
+    Thread(NoThread),
     /// The kernel refused, with its code.
     System(i32),
 }
@@ -37,6 +39,8 @@ pub enum ListenError {
     Descriptors(u64),
     /// The kernel refused, with its code.
     System(i32),
+    /// The side band's thread could not be started again.
+    Thread(NoThread),
     /// This process is a fork of the one that opened the endpoint.
     Forked,
 }
@@ -111,6 +115,8 @@ pub enum ConnectError {
     Forked,
     /// The kernel makes us no shared memory, as a filter of system calls wants it.
     SharedMemory,
+    /// The side band's thread could not be started again.
+    Thread(NoThread),
     /// The kernel refused, with its code.
     System(i32),
 }
@@ -176,6 +182,27 @@ pub enum CloseError {
 const OTHER_ENDPOINT: &str =
     "the listener is another endpoint's, and loopback0 reaches its own alone";
 
+/// Why a listener that answers its own host alone is not reached.
+const OWN_HOST_ALONE: &str =
+    "the listener has loopback addresses alone, which no other host reaches; its log says why";
+
+/// Why an address was not dialled, or did not answer: the kernel's code.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct DialCause(pub i32);
+
+impl fmt::Display for DialCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            code @ libc::EADDRINUSE => write!(
+                f,
+                "errno {code}, all local ports towards it are in use \
+                 (net.ipv4.ip_local_port_range)"
+            ),
+            code => Errno(code).fmt(f),
+        }
+    }
+}
+
 /// What may have no room.
 const NO_MEMORY: &str = "no memory for the rings of a connection: the host, the container's \
                          limit, or one of this process (ulimit -f, ulimit -v) has no room for \
@@ -221,6 +248,7 @@ impl fmt::Display for ListenError {
             ListenError::System(code) => {
                 write!(f, "the kernel refused: {}", Errno(*code))
             }
+            ListenError::Thread(why) => why.fmt(f),
             ListenError::Forked => f.write_str("the endpoint belongs to the parent process"),
         }
     }
@@ -285,16 +313,22 @@ impl fmt::Display for ConnectError {
                  answered nonsense; the listener is closed, or its process has ended",
                 peer.tried
             ),
-            ConnectError::Unreachable(peer, code) => {
-                let cause = Errno(*code);
-                write!(f, "{peer} cannot be reached{}: {cause}", peer.tried)
-            }
+            ConnectError::Unreachable(peer, code) => unreachable_sentence(peer, *code, f),
+            ConnectError::Thread(why) => why.fmt(f),
             ConnectError::Stale => f.write_str("no such attempt to connect"),
             ConnectError::Forked => f.write_str("the endpoint belongs to the parent process"),
             ConnectError::System(code) => {
                 write!(f, "the kernel refused: {}", Errno(*code))
             }
         }
+    }
+}
+
+fn unreachable_sentence(peer: &Peer, code: i32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{peer} cannot be reached{}: ", peer.tried)?;
+    match code {
+        libc::EHOSTUNREACH if peer.tried.is_loopback_alone() => f.write_str(OWN_HOST_ALONE),
+        code => write!(f, "{}", DialCause(code)),
     }
 }
 

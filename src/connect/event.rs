@@ -246,6 +246,8 @@ pub struct BandCounters {
     pub users_refused: u64,
     /// Pings answered.
     pub pongs: u64,
+    /// Peers refused because they speak another major version.
+    pub versions_refused: u64,
     /// Peers turned away for want of descriptors.
     pub descriptors_short: u64,
     /// Peers turned away for want of memory.

@@ -19,10 +19,12 @@ use super::os;
 use super::peer::Peer;
 use super::socket::Received;
 use super::stream::StreamSocket;
+use super::tried::Tried;
 use crate::base::descriptor;
 use crate::base::units::{Instant, Span};
 use crate::wire::DecodeError;
 use crate::wire::hello::{FRAME_BYTES_MAX, FRAME_MAGIC, Frame, FrameHeader, RefuseReason};
+use core::net::SocketAddr;
 use std::io;
 use std::os::fd::AsFd;
 use std::vec::Vec;
@@ -55,6 +57,8 @@ pub(super) struct Greetings {
     bytes: Vec<u8>,
     count: usize,
     order: u64,
+    /// Whether it was said that there are strangers.
+    pub stranger_named: bool,
 }
 
 impl Greetings {
@@ -65,6 +69,7 @@ impl Greetings {
             bytes: std::vec![0; GREETINGS_MAX * FRAME_BYTES_MAX],
             count: 0,
             order: 0,
+            stranger_named: false,
         }
     }
 
@@ -94,6 +99,8 @@ enum First {
     Frame(usize, Option<Received>),
     /// The beginning of one.
     Part(usize),
+    /// The end of a stream, before a byte.
+    Silent,
     /// No frame of ours, or the end.
     Nonsense,
 }
@@ -108,7 +115,9 @@ impl<M: LinkMemory> Control<M> {
                 // who has said nothing yet goes first, as when the table is full
                 Err(error) if address::is_out_of_descriptors(&error) => {
                     if let Some(oldest) = self.greetings.oldest() {
-                        self.greeting_drop(oldest, true);
+                        // it may well be a peer, which then dials again
+                        self.greeting_drop(oldest, false);
+                        self.descriptors_short();
                         continue;
                     }
                     self.turn_away(door);
@@ -222,6 +231,10 @@ impl<M: LinkMemory> Control<M> {
                 return;
             }
             First::Part(length) => length,
+            First::Silent => {
+                self.silent(&channel);
+                return;
+            }
             First::Nonsense => {
                 self.unwelcome(&channel);
                 return;
@@ -251,6 +264,12 @@ impl<M: LinkMemory> Control<M> {
         match read_first(&greeting.channel, row, greeting.length) {
             First::Part(length) => greeting.length = length,
             First::Nonsense => self.greeting_drop(place, true),
+            First::Silent => {
+                let Some(greeting) = self.greetings.all[place].take() else { return };
+                self.greetings.count -= 1;
+                self.poller.remove(greeting.channel.as_fd());
+                self.silent(&greeting.channel);
+            }
             First::Frame(length, received) => {
                 let mut bytes = [0; FRAME_BYTES_MAX];
                 bytes[..length].copy_from_slice(&row[..length]);
@@ -289,6 +308,26 @@ impl<M: LinkMemory> Control<M> {
     pub fn greetings_end(&mut self) {
         for place in 0..GREETINGS_MAX {
             self.greeting_drop(place, false);
+        }
+    }
+
+    /// Counts a socket that was not a peer's.
+    pub fn stranger(&mut self, from: Option<SocketAddr>) {
+        self.counters.strangers += 1;
+        if !core::mem::replace(&mut self.greetings.stranger_named, true) {
+            (self.config.note)(Note::Stranger(Tried::of(from)));
+        }
+    }
+
+    /// A stream has ended before it said a byte: a stranger's, or that of a peer which had no
+    /// descriptor for what was to follow. Where a peer of ours is, it is not called a stranger.
+    fn silent(&mut self, channel: &Channel) {
+        let ip = |at: SocketAddr| at.ip();
+        let from = channel.remote().map(ip);
+        let mut links = self.links.iter().filter(|link| link.stands());
+        match from.is_some() && links.any(|link| link.remote.map(ip) == from) {
+            true => self.counters.strangers += 1,
+            false => self.unwelcome(channel),
         }
     }
 
@@ -338,10 +377,19 @@ impl<M: LinkMemory> Control<M> {
                     self.poller.remove(channel.as_fd());
                 }
                 match frame {
-                    Err(DecodeError::Version(_)) => channel.refuse(0, RefuseReason::Version),
+                    Err(DecodeError::Version(theirs)) => self.version_refuse(&channel, theirs),
                     Ok(_) | Err(_) => self.stranger(channel.remote()),
                 }
             }
+        }
+    }
+
+    /// A peer of another major version: said once.
+    fn version_refuse(&mut self, channel: &Channel, theirs: u16) {
+        channel.refuse(0, RefuseReason::Version);
+        self.counters.versions_refused += 1;
+        if self.counters.versions_refused == 1 {
+            (self.config.note)(Note::Version(Tried::of(channel.remote()), theirs));
         }
     }
 
@@ -399,6 +447,7 @@ fn read_first(channel: &Channel, bytes: &mut [u8], before: usize) -> First {
                     Some(end) => end,
                 };
                 match socket.receive(&mut bytes[length..end]) {
+                    Ok(0) if length == 0 => return First::Silent,
                     Ok(0) => return First::Nonsense,
                     Ok(more) => length += more,
                     Err(error) if is_waiting(&error) => return First::Part(length),

@@ -97,14 +97,16 @@ mod way;
 pub use address::{SHM_DIR_BYTES_MAX, node_id};
 pub use band::{Band, BandConfig, BandTables, PendingId};
 pub use ending::Ending;
-pub use error::{AcceptError, CloseError, ConnectError, KeyCause, ListenError, OpenError};
+pub use error::{
+    AcceptError, CloseError, ConnectError, DialCause, KeyCause, ListenError, OpenError,
+};
 pub use event::{
     BandCounters, BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake,
 };
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
 pub use note::Note;
-pub use os::{descriptor_limit, process_limit, random};
+pub use os::{NoThread, descriptor_limit, random};
 pub use pairs::{PairEnd, PairPorts};
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use report::{ReportEntry, reports};

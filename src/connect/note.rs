@@ -22,6 +22,8 @@ pub enum Note {
     /// A process of this host is no peer over shared memory because of its user, or of ours. Once
     /// while the same user tries.
     User(Peer, UserCause),
+    /// A peer of this major version was refused, from there if that is known; the first time only.
+    Version(Tried, u16),
     /// A peer has said nothing for the deadline, although nothing says that its host is gone: its
     /// process is stopped or does not get a processor, or its host cannot be reached and owes too
     /// little yet to be given up. Its connections stay. Once per silence.
@@ -73,6 +75,9 @@ pub enum Note {
         /// How long its host has acknowledged nothing of that lane.
         silent: Span,
     },
+    /// Large packets to a peer are lost on a lane, and small ones pass on the same way; how many
+    /// bytes this host's have at most. Once per stall.
+    LargeLost(Peer, u8, u32),
     /// The kernel tells nothing of interfaces that lose their carrier, with its code: rails over
     /// them are given up when they have been silent.
     CarriersUnknown(i32),

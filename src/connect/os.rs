@@ -6,6 +6,8 @@ extern crate std;
 use super::address;
 use super::fork::PrivateFd;
 use crate::base::descriptor;
+use crate::base::errno::Errno;
+use core::fmt;
 use core::mem::zeroed;
 use core::ptr;
 use std::io;
@@ -163,10 +165,15 @@ pub fn descriptor_next() -> u64 {
 
 /// How many descriptors this process may have open.
 pub fn descriptor_limit() -> u64 {
+    limit(libc::RLIMIT_NOFILE)
+}
+
+/// How much of something this process may have (getrlimit(2)).
+fn limit(of: libc::__rlimit_resource_t) -> u64 {
     // SAFETY: two integers, for which zero is a value.
     let mut limit: libc::rlimit = unsafe { zeroed() };
     // SAFETY: valid for writes.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    unsafe { libc::getrlimit(of, &mut limit) };
     limit.rlim_cur
 }
 
@@ -176,12 +183,79 @@ pub fn is_out_of_descriptors() -> bool {
 }
 
 /// How many processes, and threads, this process's user may have.
-pub fn process_limit() -> u64 {
-    // SAFETY: two integers, for which zero is a value.
-    let mut limit: libc::rlimit = unsafe { zeroed() };
-    // SAFETY: valid for writes.
-    unsafe { libc::getrlimit(libc::RLIMIT_NPROC, &mut limit) };
-    limit.rlim_cur
+fn process_limit() -> u64 {
+    limit(libc::RLIMIT_NPROC)
+}
+
+/// Why the kernel starts no thread. `pthread_create` says `EAGAIN` of all that it has no room for.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum NoThread {
+    /// There are too many; how many this process's user may have, as far as the process knows.
+    TooMany(u64),
+    /// The address space has no room for its stack; how many bytes it may have.
+    AddressSpace(u64),
+    /// Another reason, with the kernel's code.
+    Refused(i32),
+}
+
+impl NoThread {
+    /// Of what the start of a thread has just said, as long as things are as they were.
+    pub fn of(error: &io::Error) -> NoThread {
+        match error.raw_os_error().unwrap_or(0) {
+            libc::EAGAIN | libc::ENOMEM if !has_room(STACK_BYTES) => {
+                NoThread::AddressSpace(limit(libc::RLIMIT_AS))
+            }
+            libc::EAGAIN => NoThread::TooMany(process_limit()),
+            code => NoThread::Refused(code),
+        }
+    }
+}
+
+impl fmt::Display for NoThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this process cannot start a thread: ")?;
+        match self {
+            NoThread::TooMany(libc::RLIM_INFINITY) => f.write_str(
+                "its user may have any number, its container or cgroup fewer (pids.max)",
+            ),
+            NoThread::TooMany(limit) => write!(
+                f,
+                "its user may have {limit} threads and processes (ulimit -u), its container or \
+                 cgroup perhaps fewer (pids.max)"
+            ),
+            NoThread::AddressSpace(limit) => {
+                f.write_str("its address space has no room for a stack (ulimit -v")?;
+                match *limit {
+                    libc::RLIM_INFINITY => {}
+                    limit => write!(f, ", {} KiB", limit / 1024)?,
+                }
+                f.write_str("); a smaller heap_bytes (CROSSTIE_HEAP_BYTES) leaves more")
+            }
+            NoThread::Refused(code @ (libc::EPERM | libc::EACCES | libc::ENOSYS)) => write!(
+                f,
+                "the kernel refuses (clone3: {}), as a filter of system calls does (seccomp, of a \
+                 container)",
+                Errno(*code)
+            ),
+            NoThread::Refused(code) => write!(f, "the kernel refuses ({})", Errno(*code)),
+        }
+    }
+}
+
+/// Stack of a thread, as the standard library asks for it, with what guards it.
+const STACK_BYTES: usize = (2 << 20) + (64 << 10);
+
+/// Whether the address space has room for so many bytes.
+fn has_room(bytes: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping wherever the kernel likes, which nobody can touch.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: the mapping made above, whole.
+    unsafe { libc::munmap(at, bytes) };
+    true
 }
 
 /// A random number that nobody else has.

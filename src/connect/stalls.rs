@@ -180,6 +180,7 @@ impl<M: LinkMemory> Control<M> {
         }
         let silent = owed(&self.streams[index as usize], &mut connection.stalls, now, round);
         if let Some(peer) = self.stall_judge(index, 0, silent, now) {
+            self.large_look(index, 0, &peer);
             self.connections[index as usize].stalled = true;
             (self.config.note)(Note::Stalled { peer, silent });
             self.owe(index, false, Some(DownCause::Silent));
@@ -195,6 +196,7 @@ impl<M: LinkMemory> Control<M> {
         let sockets = if lane == 0 { &self.streams[index as usize] } else { &entry.streams };
         let silent = owed(sockets, &mut entry.stalls, now, round);
         if let Some(peer) = self.stall_judge(index, lane, silent, now) {
+            self.large_look(index, lane, &peer);
             (self.config.note)(Note::LaneStalled { peer, lane: lane as u8, silent });
             self.lane_gone(index, lane, DownCause::Silent, silent);
         }
@@ -223,6 +225,28 @@ impl<M: LinkMemory> Control<M> {
             _ => false,
         };
         answers.then_some(link.peer)
+    }
+}
+
+impl<M: LinkMemory> Control<M> {
+    /// Says so where a lane's large packets are lost, and the small ones of its link pass on the
+    /// same way: the link has been heard, and its frames are small.
+    fn large_look(&self, index: u32, lane: u32, peer: &Peer) {
+        let link = &self.links[self.connections[index as usize].link as usize];
+        let entry = self.lanes.get(self.lane_place(index, lane) as usize);
+        let to = entry.and_then(|entry| entry.path.to).or(link.remote);
+        let same_way = to.map(|to| to.ip()) == link.remote.map(|at| at.ip());
+        if link.phase != LinkPhase::Ready || !same_way {
+            return;
+        }
+        let sockets = match (lane, entry) {
+            (0, _) | (_, None) => &self.streams[index as usize],
+            (_, Some(entry)) => &entry.streams,
+        };
+        let bytes = sockets.iter().flatten().find_map(StreamSocket::large_unanswered);
+        if let Some(packet_bytes) = bytes {
+            (self.config.note)(Note::LargeLost(*peer, lane as u8, packet_bytes));
+        }
     }
 }
 

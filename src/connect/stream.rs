@@ -187,6 +187,9 @@ impl StreamSocket {
 
     /// A socket that connects, or has connected, to `to`, from an address of ours or from whichever
     /// the kernel likes: what is sent on it is `WouldBlock` until then, and the error if it fails.
+    ///
+    /// *Errors*: `AddrInUse`: no local port is left towards `to`. `AddrNotAvailable`: `from` is
+    /// not, or no longer, ours; without it, no address of ours can begin there.
     pub fn connect_from(
         from: Option<IpAddr>,
         to: SocketAddr,
@@ -205,6 +208,13 @@ impl StreamSocket {
         match check(unsafe { libc::connect(socket.0.as_raw_fd(), pointer.cast(), length) }) {
             Ok(_) => Ok(socket),
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+            // said of ports, too (connect(2)), of which bind(2) says that they are in use
+            Err(error)
+                if error.raw_os_error() == Some(libc::EADDRNOTAVAIL)
+                    && (from.is_some() || source(to.ip()).is_ok()) =>
+            {
+                Err(io::Error::from_raw_os_error(libc::EADDRINUSE))
+            }
             Err(error) => Err(error),
         }
     }
@@ -285,6 +295,22 @@ impl StreamSocket {
         let halves = [info[RECEIVED], info[RECEIVED + 1]].map(u32::to_ne_bytes).concat();
         let received = u64::from_ne_bytes(halves.try_into().ok()?);
         Some(Traffic { received, delivered: info[UNACKED] == 0 && info[NOT_SENT] == 0 })
+    }
+
+    /// Bytes that a packet of the stream has at most, as far as this host knows, if the kernel
+    /// sends a full one again and again and has no answer; else `None`.
+    pub fn large_unanswered(&self) -> Option<u32> {
+        const RETRANSMITS: usize = 2;
+        const SEGMENT: usize = 16 / 4;
+        const PACKET: usize = 60 / 4;
+        let info = self.info()?;
+        let mut queued = 0i32;
+        let (fd, to) = (self.0.as_raw_fd(), &raw mut queued);
+        // SAFETY: an integer, which lives until the call returns (tcp(7), `SIOCOUTQ`).
+        check(unsafe { libc::ioctl(fd, libc::TIOCOUTQ, to) }).ok()?;
+        let under_way = u64::from(queued.max(0) as u32).saturating_sub(info[NOT_SENT].into());
+        let again = info[0].to_ne_bytes()[RETRANSMITS] > 0 && info[UNACKED] > 0;
+        (again && under_way >= u64::from(info[SEGMENT])).then_some(info[PACKET])
     }
 
     /// How long ago anything came of the peer's kernel, in milliseconds; `None`: one of both ends

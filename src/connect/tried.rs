@@ -43,6 +43,11 @@ impl Tried {
         self.addresses().all(|at| at.ip().is_loopback())
     }
 
+    /// Whether there are some, and other hosts cannot use any of them.
+    pub fn is_loopback_alone(&self) -> bool {
+        !self.is_empty() && self.is_own_host()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.addresses().next().is_none()

@@ -49,7 +49,7 @@ pub fn clear(ring: &[AtomicU64]) {
 pub fn publish(ring: &[AtomicU64], number: u32, index: u64, failed: Option<Syndrome>) {
     let slots = (ring.len() / ENTRY_WORDS) as u64;
     let at = (index % slots) as usize * ENTRY_WORDS;
-    let owner = (index / slots & 1) as u8;
+    let owner = ((index / slots) & 1) as u8;
     let opcode = if failed.is_some() { REQUEST_ERROR } else { REQUEST };
     if let Some(syndrome) = failed {
         // byte 55 of the entry
@@ -92,7 +92,7 @@ mod tests {
         let ring = ring();
         for index in 0..3 * SLOTS as u64 {
             publish(&ring, 7, index, None);
-            let lap = (index / SLOTS as u64 & 1) as u8;
+            let lap = ((index / SLOTS as u64) & 1) as u8;
             assert_eq!(last_byte(&ring, (index % SLOTS as u64) as usize), lap);
         }
     }

@@ -158,7 +158,7 @@ impl<'m> FakeQueue<'m> {
     pub fn poll(&self, index: u64) -> Option<Result<(), u8>> {
         let at = (index % self.depth()) as usize * ENTRY_WORDS;
         let last = self.completions[at + 7].load(Ordering::Acquire).to_le_bytes();
-        let lap = (index / self.depth() & 1) as u8;
+        let lap = ((index / self.depth()) & 1) as u8;
         let counter = u16::from_be_bytes([last[4], last[5]]);
         if last[7] & 1 != lap || counter != index as u16 {
             return None;

@@ -6,7 +6,7 @@ extern crate std;
 use super::options::{HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use super::vendor::VendorRailError;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
-use crate::connect::{SHM_DIR_BYTES_MAX, descriptor_limit, process_limit};
+use crate::connect::{SHM_DIR_BYTES_MAX, descriptor_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};
 use crate::memory::Errno;
 use crate::transport::limits::LimitsError;
@@ -209,7 +209,7 @@ impl fmt::Display for OpenError {
             OpenError::System(libc::ENFILE) => {
                 f.write_str("this host may open no more file descriptors (fs.file-max)")
             }
-            OpenError::Band(crate::connect::OpenError::System(libc::EAGAIN)) => threads(f),
+            OpenError::Band(crate::connect::OpenError::Thread(why)) => why.fmt(f),
             OpenError::Band(crate::connect::OpenError::System(code)) => {
                 write!(f, "the side band could not be opened ({})", Errno(*code))
             }
@@ -229,22 +229,10 @@ fn descriptors(limit: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
 }
 
-/// The kernel says no more than to come again (pthread_create(3)).
-fn threads(f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    f.write_str("this process cannot start a thread: its user may have ")?;
-    match process_limit() {
-        libc::RLIM_INFINITY => f.write_str("any number, its container or cgroup fewer (pids.max)"),
-        limit => write!(
-            f,
-            "{limit} threads and processes (ulimit -u), its container or cgroup perhaps fewer \
-             (pids.max)"
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::NoThread;
     use std::string::ToString;
 
     #[test]
@@ -257,10 +245,17 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_threads_is_named_and_what_else_the_kernel_refuses_has_its_words() {
-        let of = |code| OpenError::Band(crate::connect::OpenError::System(code)).to_string();
-        let text = of(libc::EAGAIN);
-        assert!(text.contains("cannot start a thread") && text.contains("pids.max"), "{text}");
-        assert!(!of(libc::ENOENT).contains("System("), "{}", of(libc::ENOENT));
+    fn what_starts_no_thread_is_named_by_its_cause_and_not_as_the_side_band() {
+        let of = |why| OpenError::Band(crate::connect::OpenError::Thread(why)).to_string();
+        let many = of(NoThread::TooMany(77));
+        assert!(many.contains("cannot start a thread: its user may have 77 threads"), "{many}");
+        assert!(many.contains("pids.max"), "{many}");
+        let space = of(NoThread::AddressSpace(1 << 20));
+        assert!(space.contains("ulimit -v, 1024 KiB") && !space.contains("ulimit -u"), "{space}");
+        let filter = of(NoThread::Refused(libc::EPERM));
+        assert!(filter.contains("clone3: errno 1") && filter.contains("seccomp"), "{filter}");
+        assert!(!filter.contains("side band"), "{filter}");
+        let text = OpenError::Band(crate::connect::OpenError::System(libc::ENOENT)).to_string();
+        assert!(!text.contains("System("), "{text}");
     }
 }

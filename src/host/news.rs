@@ -9,7 +9,9 @@ use super::log::{self, Level};
 use super::silence;
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
-use crate::connect::{Apart, ConnectError, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause};
+use crate::connect::{
+    Apart, ConnectError, DialCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
+};
 use crate::fabric::RegisterError;
 use crate::memory::Errno;
 use crate::provider::libfabric::sys::Code;
@@ -75,10 +77,12 @@ pub(super) fn note(note: Note) {
             Level::Warning,
             format_args!(
                 "rail {lane} to {peer} cannot be connected ({}); it is tried again",
-                Errno(code)
+                DialCause(code)
             ),
         ),
         Note::PairAwaited(peer, lane, silent) => pair_awaited(&peer, lane, silent),
+        Note::LargeLost(peer, lane, bytes) => large_lost(&peer, lane, bytes),
+        Note::Version(from, theirs) => version_refused(&from, theirs),
         // the data thread tells of it when it has let go of that rail, with what is left
         Note::LaneStalled { .. } => {}
         Note::Unchecked(peer) => unchecked(&peer),
@@ -96,16 +100,8 @@ pub(super) fn note(note: Note) {
         ),
         Note::Spare { peer, over } => spare(&peer, over.as_str()),
         Note::Apart { peer, why } => apart(&peer, why),
-        Note::Descriptors(limit) => say_of(
-            Level::Warning,
-            format_args!(
-                "a peer was turned away: this process may open no more than {limit} file \
-                 descriptors (ulimit -n)"
-            ),
-        ),
-        Note::Memory => {
-            say_of(Level::Warning, format_args!("a peer was turned away: {}", ConnectError::Memory))
-        }
+        Note::Descriptors(limit) => turned_away(&ConnectError::Descriptors(limit)),
+        Note::Memory => turned_away(&ConnectError::Memory),
         Note::SharedRefused(code) => shared_refused(code),
         Note::Connected { .. } | Note::Closed(_) => tell(note),
     }
@@ -155,6 +151,35 @@ fn unchecked(peer: &Peer) {
             ),
         );
     }
+}
+
+fn turned_away(why: &ConnectError) {
+    say_of(Level::Warning, format_args!("a peer was turned away: {why}"));
+}
+
+/// A peer of another version; it hears the same.
+fn version_refused(from: &Tried, theirs: u16) {
+    say_of(
+        Level::Warning,
+        format_args!("a peer{from} was refused: {}", ConnectError::Version(theirs)),
+    );
+}
+
+/// Small packets pass and large ones do not: once per process, as the next stall is as the last.
+fn large_lost(peer: &Peer, lane: u8, packet_bytes: u32) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // relaxed: nothing else is told by it
+    if SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    say_of(
+        Level::Warning,
+        format_args!(
+            "rail {lane} to {peer}: large packets are lost and small ones pass, so the path has \
+             most likely a smaller MTU than the {packet_bytes} bytes that this host sends; set the \
+             same MTU on both hosts and all switches between them"
+        ),
+    );
 }
 
 fn pair_awaited(peer: &Peer, lane: u8, silent: Span) {
@@ -419,6 +444,8 @@ fn tell(note: Note) {
         | Note::LaneStalled { .. }
         | Note::CarriersUnknown(_)
         | Note::Unchecked(_)
+        | Note::LargeLost(..)
+        | Note::Version(..)
         | Note::LinkLost { .. }
         | Note::LinkBack { .. }
         | Note::Spare { .. }
@@ -466,8 +493,9 @@ pub(super) fn listening(handle: &ListenHandle) {
         say_of(
             Level::Warning,
             format_args!(
-                "listening{at} alone: other hosts cannot connect, since no other interface is up \
-                 and chosen (CROSSTIE_SOCKET_IFNAME)"
+                "listening{at} alone: other hosts cannot connect, since no other interface that \
+                 is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address beside link-local IPv6 \
+                 ones"
             ),
         );
     }

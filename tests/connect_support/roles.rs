@@ -47,6 +47,7 @@ fn role() {
         "cycles" => role_cycles(),
         "no_alloc" => role_no_alloc(),
         "descriptors" => role_descriptors(),
+        "crowded" => role_crowded(),
         "times" => role_times(),
         "times_at_once" => role_times_at_once(),
         _ => panic!("unknown role {role}"),
@@ -238,6 +239,23 @@ fn descriptors_freeze() -> u64 {
     // SAFETY: valid for reads.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
     next_free
+}
+
+/// When descriptors run out, who has said nothing yet gives way to the next one. It may be a peer.
+fn role_crowded() {
+    let b = Node::new(&Limits::of(STREAMS));
+    let (_, handle) = b.band.listen().unwrap();
+    let before = descriptors();
+    let mut silent = dial_tcp(&handle);
+    until("it is accepted", || (descriptors() == before + 2).then_some(()));
+    let held = std::fs::File::open("/dev/null").unwrap();
+    descriptors_freeze();
+    drop(held);
+    let next = dial_tcp(&handle);
+    until("one gives way", || (b.band.counters().descriptors_short > 0).then_some(()));
+    assert_eq!(std::io::Read::read(&mut silent, &mut [0; 1]).unwrap_or(0), 0);
+    assert_eq!(b.band.counters().strangers, 0);
+    drop(next);
 }
 
 fn role_descriptors() {

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ pub struct Wired {
 struct Shared {
     stop: AtomicBool,
     cut: AtomicBool,
+    /// Longer packets are lost; 0: none.
+    bytes_max: AtomicUsize,
     carried: AtomicU64,
     lost: AtomicU64,
 }
@@ -66,6 +68,11 @@ impl Wired {
     /// Loses everything from now on, or carries again.
     pub fn cut(&self, cut: bool) {
         self.shared.cut.store(cut, Ordering::Relaxed);
+    }
+
+    /// Loses packets of more bytes from now on, and tells nobody, as a switch does.
+    pub fn narrow(&self, bytes_max: usize) {
+        self.shared.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
     /// Packets that arrived, and packets that were lost.
@@ -137,7 +144,9 @@ impl Direction {
         while let Ok(length) = self.from.read(&mut packet) {
             let unlucky = self.random.below(1000) < quality.lost_per_thousand;
             let full = self.under_way.len() >= quality.packets_max;
-            if unlucky || full || shared.cut.load(Ordering::Relaxed) {
+            let narrow = shared.bytes_max.load(Ordering::Relaxed);
+            let long = narrow != 0 && length > narrow;
+            if unlucky || full || long || shared.cut.load(Ordering::Relaxed) {
                 shared.lost.fetch_add(1, Ordering::Relaxed);
                 continue;
             }

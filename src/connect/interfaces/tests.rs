@@ -299,7 +299,7 @@ fn addresses_that_peers_can_hardly_use_come_last_however_fast_and_in_no_way_befo
         special("eth0", "fd00::2", fast),
         special("eth1", "10.0.0.1", |_| {}),
     ]);
-    assert_eq!(found, ["fd00::2", "10.0.0.1", "169.254.0.1", "172.18.0.1", "fd00::1"]);
+    assert_eq!(found, ["fd00::2", "10.0.0.1", "172.18.0.1", "169.254.0.1", "fd00::1"]);
 }
 
 #[test]

@@ -434,10 +434,10 @@ impl State {
             Action::WriteInline { to, data, bytes } => {
                 let kept = self.contexts[at].inline(operation);
                 let (rank, start) = (usize::from(to.rank), self.address(to)?);
-                let bytes = usize::from(bytes);
+                let value = &data[..usize::from(bytes)];
                 // SAFETY: a registered region in bounds (`Keys::place`), which stays until copies
                 // have ended (`Comm::deregister`); the place of an entry in flight is its own.
-                let posted = unsafe { self.flow.write(entered, rank, start, &data, bytes, kept) };
+                let posted = unsafe { self.flow.write(entered, rank, start, value, kept) };
                 posted.map_err(refused)
             }
         }

@@ -7,7 +7,6 @@
 extern crate std;
 
 use super::GinError;
-use crate::hca::entry::INLINE_MAX;
 use crate::hca::executor::Operation;
 use crate::memory::SharedMapping;
 use crate::memory::cuda::{CudaError, Entered, Gpu, Pinned, Stream};
@@ -116,21 +115,20 @@ impl Flow {
         entered: &Entered<'_>,
         rank: usize,
         to: u64,
-        data: &[u8; INLINE_MAX],
-        bytes: usize,
+        value: &[u8],
         kept: *mut u8,
     ) -> Result<(), CudaError> {
         let road = &mut self.roads[rank];
         road.posted = true;
-        if bytes == 8 && to.is_multiple_of(8) {
-            let value = u64::from_le_bytes(data[..8].try_into().expect("eight bytes"));
+        if let (Ok(word), true) = (value.try_into(), to.is_multiple_of(8)) {
+            let value = u64::from_le_bytes(word);
             // SAFETY: by this function's contract.
             return unsafe { road.stream.write64(entered, to, value) };
         }
         // SAFETY: room for an inline value, which nobody else touches.
-        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), kept, bytes) };
+        unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), kept, value.len()) };
         // SAFETY: by this function's contract.
-        unsafe { road.stream.copy_in(entered, to, kept, bytes) }
+        unsafe { road.stream.copy_in(entered, to, kept, value.len()) }
     }
 
     /// Notes an operation that was posted on the road of `rank`; it ends with the next marker.

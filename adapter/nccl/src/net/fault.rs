@@ -102,6 +102,7 @@ impl From<&ConnectError> for Fault {
             ConnectError::Memory
             | ConnectError::SharedMemory
             | ConnectError::Descriptors(_)
+            | ConnectError::Thread(_)
             | ConnectError::System(_) => Fault::System,
         }
     }
@@ -111,7 +112,9 @@ impl From<&ListenError> for Fault {
     fn from(error: &ListenError) -> Fault {
         match error {
             ListenError::Full => Fault::Internal,
-            ListenError::Descriptors(_) | ListenError::System(_) => Fault::System,
+            ListenError::Descriptors(_) | ListenError::Thread(_) | ListenError::System(_) => {
+                Fault::System
+            }
             ListenError::Forked => Fault::Usage,
         }
     }
