@@ -85,7 +85,7 @@ pub(super) fn note(note: Note) {
         Note::Version(from, theirs) => version_refused(&from, theirs),
         // the data thread tells of it when it has let go of that rail, with what is left
         Note::LaneStalled { .. } => {}
-        Note::Unchecked(peer) => unchecked(&peer),
+        Note::Unchecked(peer) => silence::unchecked(&peer),
         Note::CarriersUnknown(code) => silence::carriers_unknown(code),
         Note::LinkLost { peer } => say_of(
             Level::Warning,
@@ -136,21 +136,6 @@ fn shared_refused(code: i32) {
              where both sides allow it"
         ),
     );
-}
-
-/// Once per process.
-fn unchecked(peer: &Peer) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    // relaxed: nothing else is told by it
-    if !SAID.swap(true, Ordering::Relaxed) {
-        say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} is of a version that cannot check what it reads over TCP: with it, and \
-                 others of its version, CROSSTIE_CHECKSUM=1 has no effect"
-            ),
-        );
-    }
 }
 
 fn turned_away(why: &ConnectError) {

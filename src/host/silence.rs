@@ -1,4 +1,4 @@
-//! Sentences about who was silent, and why nobody may see it.
+//! Sentences about who was silent, and what nobody may see.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -46,6 +46,21 @@ pub(super) fn carriers_unknown(code: i32) {
                 "interfaces: the kernel does not tell which have lost their carrier ({}); a rail \
                  over one is lost when it has been silent for too long",
                 Errno(code)
+            ),
+        );
+    }
+}
+
+/// Once per process.
+pub(super) fn unchecked(peer: &Peer) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // relaxed: nothing else is told by it
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} is of a version that cannot check what it reads over TCP: with it, and \
+                 others of its version, CROSSTIE_CHECKSUM=1 has no effect"
             ),
         );
     }
