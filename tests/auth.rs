@@ -325,7 +325,7 @@ fn a_stopped_peer_is_reported_once_and_its_connections_stay() {
     };
     let resumed = || {
         notes(|note| {
-            matches!(note, Note::Resumed { peer, silent }
+            matches!(note, Note::Resumed { peer, silent, .. }
             if peer.pid == pid && *silent >= Span::millis(200))
         })
     };

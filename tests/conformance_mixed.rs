@@ -118,7 +118,7 @@ fn join_rails_tcp(rails: [&mut Mixed<'static>; 2], number: u32, streams: usize) 
     }
     for (rail, fds) in rails.into_iter().zip(&fds) {
         let peer = PeerIndex(number);
-        rail.peer_open_tcp(peer, fds).expect("a fresh peer");
+        rail.peer_open_tcp(peer, fds, false).expect("a fresh peer");
         assert_eq!(rail.way(peer), Some(Way::Tcp));
     }
 }
@@ -274,10 +274,10 @@ fn peer_is_on_one_rail_until_it_is_closed() {
     let mut sides = [(); 2].map(|()| side(&limits(), 1));
     join_tcp(&mut sides, 0, 1);
     let rail = &mut sides[0].rail;
-    let again = rail.peer_open_tcp(PeerIndex(0), &[]);
+    let again = rail.peer_open_tcp(PeerIndex(0), &[], false);
     assert_eq!(again, Err(tcp::PeerOpenError::Index));
-    assert_eq!(rail.peer_open_tcp(PeerIndex(2), &[]), Err(tcp::PeerOpenError::Index));
-    assert_eq!(rail.peer_open_tcp(PeerIndex(1), &[]), Err(tcp::PeerOpenError::Streams));
+    assert_eq!(rail.peer_open_tcp(PeerIndex(2), &[], false), Err(tcp::PeerOpenError::Index));
+    assert_eq!(rail.peer_open_tcp(PeerIndex(1), &[], false), Err(tcp::PeerOpenError::Streams));
     assert_eq!((rail.way(PeerIndex(1)), rail.way(PeerIndex(2))), (None, None));
     for side in &mut sides {
         assert_eq!(side.rail.peer_close(PeerIndex(0)), Ok(()));

@@ -27,7 +27,7 @@ fn connect_again(rails: &mut [Tcp<'static>], config: &PairConfig) {
     }
     for (rail, fds) in rails.iter_mut().zip(&fds) {
         // threads may not have let go of the last one yet
-        while let Err(error) = rail.peer_open(PeerIndex(0), fds) {
+        while let Err(error) = rail.peer_open_with(PeerIndex(0), fds, config.sums) {
             assert_eq!(error, PeerOpenError::Again);
             rail.poll(&mut [common::NOTHING; 4], Bytes::ZERO, Instant(0));
         }
@@ -59,6 +59,28 @@ fn one_stream_over_ipv6_keeps_every_promise() {
 #[test]
 fn four_streams_keep_every_promise() {
     common::run_all(|| pair(streams(4)), SKIPS_UNORDERED);
+}
+
+/// Each header and payload with a sum behind it.
+fn summed(config: PairConfig) -> PairConfig {
+    PairConfig { sums: true, ..config }
+}
+
+#[test]
+fn one_stream_with_sums_keeps_every_promise() {
+    common::run_all(|| pair(summed(streams(1))), 0);
+}
+
+#[test]
+fn four_streams_with_sums_and_tiny_buffers_keep_every_promise() {
+    let make = || pair(summed(tiny(streams(4))));
+    common::run_all_pausing(make, SKIPS_UNORDERED + 1, KERNEL);
+}
+
+#[test]
+fn copy_threads_with_sums_keep_every_promise() {
+    let make = || pair(summed(threads(2)));
+    common::run_all_pausing(make, SKIPS_UNORDERED + 2, THREADS);
 }
 
 /// Smaller than a long payload by far. With less (the kernel goes down to 2304) the contract is

@@ -73,7 +73,7 @@ fn questions_and_answers_of_strange_peers_change_nothing() {
     assert_eq!(ours, Handle::unpack(accepted.connection));
     // of what does not exist: said so, to the number that the peer gave
     for target in [0, u64::MAX, accepted.connection ^ 2, accepted.connection ^ 1 << 33] {
-        raw.send(Frame::StatusAsk(StatusAsk { target, connection: 77, number: 5 }), &[]);
+        raw.send(Frame::StatusAsk(StatusAsk { target, connection: 77, number: 5, flags: 0 }), &[]);
         let Frame::Status(said) = raw.receive() else { panic!() };
         assert_eq!((said.status.target, said.status.number), (77, 5));
         assert_eq!(flags(&said), STATUS_CLOSED);
@@ -86,7 +86,7 @@ fn questions_and_answers_of_strange_peers_change_nothing() {
         }
     }
     for number in 0..100 {
-        let ask = StatusAsk { target: accepted.connection, connection: 1, number };
+        let ask = StatusAsk { target: accepted.connection, connection: 1, number, flags: 0 };
         raw.send(Frame::StatusAsk(ask), &[]);
         let Frame::Status(said) = raw.receive() else { panic!() };
         assert_eq!((said.status.target, said.status.number), (1, number));

@@ -9,11 +9,11 @@ use crosstie::base::units::Span;
 use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
 use crosstie::wire::handle::{Family, HANDLE_LOCAL, ListenHandle};
-use crosstie::wire::hello::{RAIL_SHM, RAIL_TCP};
+use crosstie::wire::hello::{CONNECT_SUMS, CONNECT_SUMS_WANTED, RAIL_SHM, RAIL_TCP};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::FromRawFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A port at which nobody answers, for as long as the socket lives: bound, not listening.
@@ -92,6 +92,29 @@ fn the_listener_limits_the_streams() {
     let (listener, handle) = b.band.listen().unwrap();
     let (here, _) = pair(&a, &b, listener, &handle.encode());
     assert_eq!(a.established(here).unwrap().stream_count, 2);
+}
+
+/// Sums are used where either side wants them and both can; who wants them of a peer that cannot
+/// is told so.
+#[test]
+fn sums_are_agreed_on_where_both_sides_can() {
+    static UNCHECKED: AtomicI32 = AtomicI32::new(0);
+    fn listen(note: Note) {
+        UNCHECKED.fetch_add(i32::from(matches!(note, Note::Unchecked(_))), Ordering::SeqCst);
+    }
+    let (can, wants) = (CONNECT_SUMS, CONNECT_SUMS | CONNECT_SUMS_WANTED);
+    for (ours, theirs, sums, unchecked) in
+        [(can, can, false, 0), (wants, can, true, 0), (can, wants, true, 0), (wants, 0, false, 1)]
+    {
+        UNCHECKED.store(0, Ordering::SeqCst);
+        let of = |features| Node::new(&Limits { features, note: listen, ..Limits::tcp() });
+        let (mut a, mut b) = (of(ours), of(theirs));
+        let (listener, handle) = b.band.listen().unwrap();
+        let (here, there) = pair(&a, &b, listener, &handle.encode());
+        let agreed = (a.established(here).unwrap().sums, b.established(there).unwrap().sums);
+        assert_eq!(agreed, (sums, sums), "{ours:#x} {theirs:#x}");
+        assert_eq!(UNCHECKED.load(Ordering::SeqCst), unchecked);
+    }
 }
 
 #[test]

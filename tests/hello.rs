@@ -470,7 +470,10 @@ fn keep_status(b: &Node, raw: &Raw, connection: u64, keep: &dyn Fn(&[u8])) {
     let send = RequestStatus { age_ms: 1250, length: 4096, waits: 1, ..RequestStatus::ZERO };
     let left = StatusHello { status, send, ..StatusHello::ZERO };
     b.band.status_leave(Handle::unpack(connection), &left);
-    raw.send(Frame::StatusAsk(StatusAsk { target: connection, connection: 1, number: 5 }), &[]);
+    raw.send(
+        Frame::StatusAsk(StatusAsk { target: connection, connection: 1, number: 5, flags: 0 }),
+        &[],
+    );
     keep(&next().unwrap()); // status
     assert!(b.band.status_ask(Handle::unpack(connection)));
     keep(&next().unwrap()); // status_ask

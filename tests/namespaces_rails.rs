@@ -172,7 +172,8 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
             watch.look("a rail to come back");
         };
         // kept when it is back; who hears of it from the other has no code of its own
-        let silent = before.iter().any(|rails| rails[1].code == libc::ETIMEDOUT as u64);
+        let codes = [libc::ETIMEDOUT, libc::ENETDOWN].map(|code| code as u64);
+        let silent = before.iter().any(|rails| codes.contains(&rails[1].code));
         assert!(silent, "{before:?}");
         // each outage is told with what was lost; which side sees the silence first is open
         outages += 1;
@@ -188,7 +189,11 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
         let [lost, back] = ["was lost: ", "carries bytes again"].map(told);
         assert!(lost >= outages && back >= outages, "{lines}");
     }
-    // what still flows ends with the connection, and had not ended before
+    flow_closed(&mut two);
+}
+
+/// What still flows ends with the connection, and had not ended before.
+fn flow_closed(two: &mut Two) {
     two.listening.line.say_text("close");
     for line in two.both() {
         let text = loop {
@@ -199,6 +204,59 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
         };
         assert!(!text.contains("RailsLost"), "{text}");
     }
+}
+
+/// A rail may be silent for a day here: only the kernel can tell that it is of no use.
+#[test]
+fn rail_whose_interface_loses_its_carrier_is_lost_without_a_wait_for_its_silence() {
+    if !may("rail_whose_interface_loses_its_carrier_is_lost_without_a_wait_for_its_silence") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    let log = Log::new("carrier");
+    let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "86400000")];
+    let mut two = Two::logged(&hosts, [0, 1], &environment, Some(log.file()));
+    two.exchange(20, 0x5eed_0430);
+    two.say("flow on rails");
+    let mut before = flowing_rails(&mut two);
+    // both ends of a cable; an end that the other side does not see; the way of the side band
+    for (rail, interface, ends) in
+        [(1, SECOND, &[0, 1][..]), (1, SECOND, &[0][..]), (0, INTERFACE, &[0, 1][..])]
+    {
+        ends.iter().for_each(|at| hosts.cable_of(*at, interface, false));
+        let watch = Watch::start();
+        let outage = loop {
+            let both = flowing_rails(&mut two);
+            if (0..2).all(|side| both[side][rail].failures > before[side][rail].failures) {
+                break both;
+            }
+            watch.look("a rail to be lost");
+        };
+        // who hears of it from the other first has no code of its own
+        let codes: Vec<u64> = ends.iter().map(|side| outage[*side][rail].code).collect();
+        assert!(codes.contains(&(libc::ENETDOWN as u64)), "{outage:?}");
+        if rail == 0 {
+            log.says("the side-band link to ");
+        }
+        // and messages go on over the other
+        let other = 1 - rail;
+        let watch = Watch::start();
+        while flowing_rails(&mut two)[0][other].bytes == outage[0][other].bytes {
+            watch.look("messages on the other rail");
+        }
+        ends.iter().for_each(|at| hosts.cable_of(*at, interface, true));
+        let watch = Watch::start();
+        before = loop {
+            let both = flowing_rails(&mut two);
+            if of_all(&both, 2, |rail| rail.up) {
+                break both;
+            }
+            watch.look("a rail to come back");
+        };
+    }
+    log.says("has no carrier, or is down; 1 other goes on");
+    flow_closed(&mut two);
 }
 
 // ---------------------------------------------------------------- how fast: by hand, optimised

@@ -83,6 +83,32 @@ fn a_stopped_peer_over_tcp_is_reported_once_and_its_connections_stay() {
     assert_eq!(until("gone", || a.gone(here)), DownCause::Severed);
 }
 
+/// What it says of others then would be about its own time.
+#[test]
+fn a_process_that_was_stopped_says_so_when_it_goes_on() {
+    let dir = directory("paused");
+    let limits =
+        Limits { peer_deadline: Span::millis(200), note: listen_to_notes, ..Limits::tcp() };
+    let mut a = Node::new(&limits);
+    let (mut child, handle) = start_child("listen_paused", &dir);
+    let pending = a.band.connect_begin(&handle).unwrap();
+    let here = until("connect", || a.band.connect_poll(pending).unwrap());
+    let _ = std::fs::remove_dir_all(&dir);
+    signal(&child, libc::SIGSTOP);
+    until("report", || (stopped(child.id()) == 1).then_some(()));
+    signal(&child, libc::SIGCONT);
+    until("resumed", || (resumed(child.id()) == 1).then_some(()));
+    let of = |note: &Note| match note {
+        Note::Resumed { peer, silent, owed } if peer.pid == child.id() => Some((*silent, *owed)),
+        _ => None,
+    };
+    let (silent, owed) = SAID.lock().unwrap().iter().find_map(of).unwrap();
+    assert!(owed > Span(0) && owed <= silent, "{owed:?} of {silent:?}");
+    assert_eq!(a.gone(here), None);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success(), "it says nothing of its stop");
+}
+
 /// Its kernel has acknowledged all the time, so that the peer had not given us up.
 #[test]
 fn a_peer_that_is_killed_while_it_is_stopped_is_dead() {

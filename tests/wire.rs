@@ -497,8 +497,9 @@ fn status_hello() -> StatusHello {
 
 #[test]
 fn w8_status() {
-    let ask = StatusAsk { target: n64(0x10), connection: n64(0x18), number: n32(0x20) };
-    assert_eq!(ask.encode(), laid_out::<24>(&[(0, &run::<20>(0x10))]));
+    let ask =
+        StatusAsk { target: n64(0x10), connection: n64(0x18), number: n32(0x20), flags: n32(0x24) };
+    assert_eq!(ask.encode(), laid_out::<24>(&[(0, &run::<24>(0x10))]));
     let bytes: [u8; 320] = laid_out(&[
         (0, &run::<28>(0x10)),
         (28, &[1, 2, 3, 4, 5, 6, 7, 8]),

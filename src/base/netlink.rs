@@ -9,6 +9,7 @@ use core::net::IpAddr;
 /// `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
 const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
 /// `struct rtattr`: a length that counts itself, and a kind.
 const ATTRIBUTE_BYTES: usize = 4;
 /// A table's structure of 12 bytes, and two addresses.
@@ -26,9 +27,18 @@ pub struct Request {
 impl Request {
     /// An `RTM_GET…`, and the structure of its table that follows the header.
     pub fn new(kind: u16, table: &[u8]) -> Request {
+        Request::flagged(kind, NLM_F_REQUEST, table)
+    }
+
+    /// A request for all entries of a table.
+    pub fn all(kind: u16, table: &[u8]) -> Request {
+        Request::flagged(kind, NLM_F_REQUEST | NLM_F_DUMP, table)
+    }
+
+    fn flagged(kind: u16, flags: u16, table: &[u8]) -> Request {
         // the header ends with a number, and with whose it is: the kernel's business
         let request = Request { room: [0; REQUEST_BYTES_MAX], length: 4 };
-        let request = request.and(&kind.to_ne_bytes()).and(&NLM_F_REQUEST.to_ne_bytes());
+        let request = request.and(&kind.to_ne_bytes()).and(&flags.to_ne_bytes());
         request.and(&[0; 8]).and(table)
     }
 
@@ -65,6 +75,18 @@ pub fn answered(bytes: &[u8], entry: u16) -> Option<&[u8]> {
     bytes.get(HEADER_BYTES..).filter(|_| kind == entry)
 }
 
+/// The messages that came in one piece, each with its kind and what follows its header. One that is
+/// cut off is as long as what is there.
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    core::iter::from_fn(move || {
+        let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+        let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+        let body = bytes.get(HEADER_BYTES..length.min(bytes.len()))?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((kind, body))
+    })
+}
+
 /// The value of an attribute; `None`: it is not there, or the bytes end before it.
 pub fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
@@ -94,6 +116,21 @@ mod tests {
         assert_eq!(bytes[28..36], [8, 0, 1, 0, 10, 2, 0, 9]);
         assert_eq!(bytes[36..], [8, 0, 2, 0, 10, 1, 0, 1]);
         assert_eq!(Request::new(26, &[]).with(1, IpAddr::from([0u16; 8])).bytes().len(), 36);
+    }
+
+    #[test]
+    fn messages_end_where_the_bytes_do() {
+        let message = |length: u32, kind: u16, body: &[u8]| {
+            [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat()
+        };
+        let bytes = [message(18, 16, &[7, 8, 0, 0]), message(24, 3, &[9])].concat();
+        let all: std::vec::Vec<_> = messages(&bytes).collect();
+        assert_eq!(all, [(16, &[7, 8][..]), (3, &[9][..])]);
+        assert_eq!(messages(&bytes[..15]).count(), 0);
+        for length in 0..HEADER_BYTES as u32 {
+            assert_eq!(messages(&message(length, 16, &[1])).count(), 0, "shorter than itself");
+        }
+        assert_eq!(messages(&message(u32::MAX, 16, &[1])).count(), 1);
     }
 
     #[test]

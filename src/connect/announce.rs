@@ -10,7 +10,9 @@ use super::memory::LinkMemory;
 use super::stream::StreamSocket;
 use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
-use crate::wire::hello::{CONNECT_PUSH, FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
+use crate::wire::hello::{
+    CONNECT_PUSH, CONNECT_SUMS, CONNECT_SUMS_WANTED, FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER,
+};
 use core::num::{NonZeroI32, NonZeroUsize};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -86,6 +88,9 @@ impl<M: LinkMemory> Control<M> {
     fn params(&self, index: u32) -> LinkParams {
         let connection = &self.connections[index as usize];
         let link = &self.links[connection.link as usize];
+        let (theirs, ours) = (connection.peer.features, self.config.template.features);
+        let is_wanted = (theirs | ours) & CONNECT_SUMS_WANTED != 0;
+        let sums = is_wanted && theirs & ours & CONNECT_SUMS != 0;
         if link.rail == Rail::Tcp {
             let fd = |socket: &Option<StreamSocket>| match socket {
                 Some(socket) => socket.as_fd().as_raw_fd(),
@@ -98,6 +103,7 @@ impl<M: LinkMemory> Control<M> {
                 streams: self.streams[index as usize].each_ref().map(fd),
                 stream_count: u32::from(connection.stream_count),
                 lanes: u32::from(connection.lanes),
+                sums,
                 ..LinkParams::NONE
             };
         }
@@ -130,6 +136,7 @@ impl<M: LinkMemory> Control<M> {
             }),
             doorbell_fd: link.doorbell.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             membarrier: self.config.membarrier && link.features & FEATURE_MEMBARRIER != 0,
+            sums,
         }
     }
 

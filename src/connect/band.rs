@@ -4,17 +4,19 @@
 extern crate std;
 
 use super::address;
-use super::control::{Control, Note, TOKEN_KICK};
+use super::control::{Control, TOKEN_KICK};
 use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 use super::event::{BandCounters, BandEvent, LocalTemplate, Wake};
 use super::interfaces::InterfaceAddress;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::os::NoThread;
 use super::os::{self, Kick, Poller, Ready};
 use super::pairs::{self, PairEnd, PairPorts};
 use super::status::Watch;
+use super::stream::Traffic;
 use super::together::rails_sound;
 use super::trust::Trust;
 use super::vouch::Vouch;
@@ -26,7 +28,7 @@ use crate::base::units::Span;
 use crate::wire::handle::{HANDLE_BYTES, ListenHandle};
 use crate::wire::hello::AddressList;
 use crate::wire::pair::{PORTS_MAX, PortList};
-use crate::wire::status::StatusHello;
+use crate::wire::status::{ASK_STANDS, StatusHello};
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -352,7 +354,24 @@ impl<M: LinkMemory> Band<M> {
 
     /// Asks a connection's peer how it stands; `false`: it cannot be asked.
     pub fn status_ask(&self, connection: Handle) -> bool {
-        self.with(false, |control| Ok(control.status_ask(connection))).unwrap_or(false)
+        self.with(false, |control| Ok(control.status_ask(connection, 0))).unwrap_or(false)
+    }
+
+    /// The same because a request of ours stands: the peer may look whether we have all that it has
+    /// sent.
+    pub fn status_ask_standing(&self, connection: Handle) -> bool {
+        let asked = |control: &mut Control<M>| Ok(control.status_ask(connection, ASK_STANDS));
+        self.with(false, asked).unwrap_or(false)
+    }
+
+    /// Whether the peer has asked like that since the last call.
+    pub fn status_stands(&self, connection: Handle) -> bool {
+        self.with(false, |control| Ok(control.status_stands(connection))).unwrap_or(false)
+    }
+
+    /// What the sockets of a lane over TCP have carried; `None`: it has none that stand.
+    pub fn lane_traffic(&self, connection: Handle, lane: u32) -> Option<Traffic> {
+        self.with((), |control| control.lane_traffic(connection, lane).ok_or(())).ok()
     }
 
     /// For how many ms the peer owes an answer with a fresh status; `None`: it owes none.
@@ -371,6 +390,11 @@ impl<M: LinkMemory> Band<M> {
             control.status_leave(connection, status);
             Ok(())
         });
+    }
+
+    /// [`Band::status_wanted`], which goes on to be so.
+    pub fn status_wanted_from(&self, from: u32) -> Option<Handle> {
+        self.with((), |control| Ok(control.status_wanted_from(from))).ok().flatten()
     }
 
     /// The next connection, from number `from` on, of which a status is wanted.

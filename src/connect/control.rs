@@ -5,14 +5,14 @@ extern crate std;
 
 use super::address::{self, Address};
 use super::band::{BandConfig, BandTables};
+use super::carrier::Carriers;
 use super::channel::Channel;
 use super::connection::{Connection, Phase};
 use super::ending::Ending;
-use super::error::{ConnectError, KeyCause, OpenError};
-use super::event::{BandCounters, Rail, STREAMS_MAX, Side};
+use super::error::{ConnectError, OpenError};
+use super::event::{BandCounters, STREAMS_MAX};
 use super::greeting::Greetings;
 use super::idle::Dismissed;
-use super::interfaces::InterfaceName;
 use super::lanes::Lane;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::{self, Listener};
@@ -20,14 +20,11 @@ use super::listening::{DOORS, Door, Listening};
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
 use super::pairs::Pair;
-use super::peer::{NAME_BYTES, Peer};
+use super::peer::NAME_BYTES;
 use super::stalls::Rounds;
 use super::status::Statuses;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
-use super::together::Apart;
-use super::tried::Tried;
-use super::trust::UserCause;
 use crate::base::descriptor;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
@@ -53,6 +50,8 @@ pub(super) const TOKEN_LANE: u64 = 6 << 32;
 
 /// The report door itself, or with index 1 who has come in.
 pub(super) const TOKEN_REPORT: u64 = 7 << 32;
+/// The kernel tells of interfaces.
+pub(super) const TOKEN_CARRIER: u64 = 8 << 32;
 
 /// How often we look again for what no descriptor announces: a full event queue, a full backlog.
 pub(super) const RETRY: Span = Span::millis(1);
@@ -62,122 +61,6 @@ const GRAVE_RETRY: Span = Span::millis(10);
 const GRAVE_LOOKS_MAX: u8 = 100;
 /// Dead peers watched at a time; a path beyond them waits for the sweep of a later open.
 const GRAVES_MAX: usize = 32;
-
-/// What the side band wants to be known, once each.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Note {
-    /// Something that is no peer of ours talks to our socket, from there if that is known; the
-    /// first time only.
-    Stranger(Tried),
-    /// A peer of this major version was refused, from there if that is known; the first time only.
-    Version(Tried, u16),
-    /// A peer was not let in: its key is not ours, or one side alone has one; the first time.
-    Key(Peer, KeyCause),
-    /// A process of this host is refused for its user, or we for ours; once while it tries.
-    User(Peer, UserCause),
-    /// A peer of this host speaks another version of what is said within it; the first time.
-    LocalVersion(Peer),
-    /// A peer has said nothing for the deadline, although nothing says that its host is gone: its
-    /// process is stopped or does not get a processor, or its host cannot be reached and owes too
-    /// little yet to be given up. Its connections stay. Once per silence.
-    Stopped {
-        /// Who.
-        peer: Peer,
-        /// How long.
-        silent: Span,
-    },
-    /// A peer that was reported as stopped has spoken.
-    Resumed {
-        /// Who.
-        peer: Peer,
-        /// How long it was silent.
-        silent: Span,
-    },
-    /// Packets of one connection vanish on the way, although its peer answers otherwise: the
-    /// connection has ended.
-    Stalled {
-        /// Who.
-        peer: Peer,
-        /// How long its host has acknowledged nothing of that connection.
-        silent: Span,
-    },
-    /// A lane of a connection cannot be dialled; it is tried again for as long as the connection
-    /// stands. Once per outage.
-    LaneMissed {
-        /// Who.
-        peer: Peer,
-        /// Which lane.
-        lane: u8,
-        /// The kernel's code.
-        code: i32,
-    },
-    /// Who has told no end of a lane between ports for so long, and is waited for. Once per outage.
-    PairAwaited(Peer, u8, Span),
-    /// Packets of one lane of a connection vanish on the way, although its peer answers otherwise:
-    /// the lane is given up, and dialled again.
-    LaneStalled {
-        /// Who.
-        peer: Peer,
-        /// Which lane.
-        lane: u8,
-        /// How long its host has acknowledged nothing of that lane.
-        silent: Span,
-    },
-    /// Large packets to a peer are lost on a lane, and small ones pass on the same way; how many
-    /// bytes this host's have at most. Once per stall.
-    LargeLost(Peer, u8, u32),
-    /// The path of a link is gone while a connection of several lanes stands: the link is dialled
-    /// again, and the other lanes go on.
-    LinkLost {
-        /// Who.
-        peer: Peer,
-    },
-    /// A link that was reported as lost is back.
-    LinkBack {
-        /// Who.
-        peer: Peer,
-        /// How long it was away.
-        lost: Span,
-    },
-    /// None of the interfaces of the endpoint's choice leads to a peer, and another does that may
-    /// be used then. Once per attempt, and address.
-    Spare {
-        /// Who.
-        peer: Peer,
-        /// The other.
-        over: InterfaceName,
-    },
-    /// Shared memory and TCP would have been used together, and are not; once per link, or
-    /// connection.
-    Apart {
-        /// With whom.
-        peer: Peer,
-        /// Why.
-        why: Apart,
-    },
-    /// A peer was turned away because this process may open no more descriptors; its limit.
-    Descriptors(u64),
-    /// A peer was turned away because there was no memory for what it shares with us.
-    Memory,
-    /// The kernel refuses what shared memory needs, with its code, or 0: peers of this host are
-    /// reached over the network, or not at all. Once per endpoint.
-    SharedRefused(i32),
-    /// A connection stands; once per connection.
-    Connected {
-        /// To whom.
-        peer: Peer,
-        /// Over which rail.
-        rail: Rail,
-        /// How many lanes; those behind the first are over TCP, or queue pairs.
-        lanes: u8,
-        /// How many of them are queue pairs.
-        pairs: u8,
-        /// Which side we are.
-        side: Side,
-    },
-    /// We have closed a connection that stood; once per connection.
-    Closed(Peer),
-}
 
 /// A path that its dead owner left.
 struct Grave {
@@ -251,6 +134,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub hearing_next: Instant,
     /// When data streams are looked at for vanished packets, and which.
     pub stalls: Rounds,
+    /// Which of our interfaces have no carrier.
+    pub carriers: Carriers,
     /// How connections stand, for people.
     pub statuses: Statuses,
     /// The thread sleeps too long, and must be woken to look at the time.
@@ -297,10 +182,7 @@ impl<M: LinkMemory> Control<M> {
         let endpoint_id = os::random().map_err(system)?;
         Ok(Control {
             endpoint_id,
-            node_id: match config.node_id {
-                Some(node_id) => node_id,
-                None => address::node_id().map_err(|error| OpenError::of_host_number(&error))?,
-            },
+            node_id: host_number(&config)?,
             name: program_name(),
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,
             listening: None,
@@ -333,6 +215,7 @@ impl<M: LinkMemory> Control<M> {
             looked: Instant(0),
             hearing_next: Instant(u64::MAX),
             stalls: Rounds::NONE,
+            carriers: Carriers::open(&config, &poller),
             statuses: Statuses::new(connections),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
@@ -366,6 +249,7 @@ impl<M: LinkMemory> Control<M> {
                 TOKEN_STREAM => self.stream_ready(index),
                 TOKEN_LANE => self.lane_ready(index),
                 TOKEN_REPORT => self.report_ready(index),
+                TOKEN_CARRIER => self.carriers_ready(),
                 _ => {}
             }
         }
@@ -384,6 +268,7 @@ impl<M: LinkMemory> Control<M> {
         let now = self.now();
         let due = now >= self.next_look;
         if due {
+            self.pause_note(now.since(self.next_look));
             // before anything that may ask for the next look
             self.next_look = Instant(u64::MAX);
         }
@@ -557,6 +442,14 @@ impl<M: LinkMemory> Control<M> {
     /// Deadline of something that begins now.
     pub fn deadline(&self) -> Instant {
         self.now().after(self.config.handshake_deadline)
+    }
+}
+
+/// Our host's number.
+fn host_number(config: &BandConfig) -> Result<u64, OpenError> {
+    match config.node_id {
+        Some(node_id) => Ok(node_id),
+        None => address::node_id().map_err(|error| OpenError::of_host_number(&error)),
     }
 }
 

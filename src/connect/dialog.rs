@@ -4,20 +4,21 @@
 extern crate std;
 
 use super::connection::{NONE, Phase};
-use super::control::{Control, Note};
+use super::control::Control;
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::idle::NO_CONNECTION;
 use super::link::{BUFFER_BYTES, LinkPhase, UNSENT_AT};
 use super::memory::{LinkMemory, MemoryError};
+use super::note::Note;
 use super::os;
 use super::tried::Tried;
 use crate::base::slab::Handle;
 use crate::fabric::completion::DownCause;
 use crate::wire::WIRE_MAJOR;
 use crate::wire::hello::{
-    CONNECT_PAIRS, CONNECT_TAKEN, ConnectHello, FRAME_BYTES_WRITTEN, Frame, RefuseReason,
-    RefusedHello,
+    CONNECT_PAIRS, CONNECT_SUMS, CONNECT_SUMS_WANTED, CONNECT_TAKEN, ConnectHello,
+    FRAME_BYTES_WRITTEN, Frame, RefuseReason, RefusedHello,
 };
 use std::io;
 
@@ -350,6 +351,11 @@ impl<M: LinkMemory> Control<M> {
             peer.tried = Tried::of(of[from..].iter().filter_map(|l| l.path.to.or(link.remote)));
         }
         (self.config.note)(Note::Connected { peer, rail, lanes, pairs, side });
+        let (theirs, ours) = (connection.peer.features, self.config.template.features);
+        let has_sockets = rail == Rail::Tcp || lanes > 1;
+        if has_sockets && ours & CONNECT_SUMS_WANTED != 0 && theirs & CONNECT_SUMS == 0 {
+            (self.config.note)(Note::Unchecked(link.named()));
+        }
     }
 
     /// Closes our side of an open connection.

@@ -7,10 +7,11 @@ extern crate std;
 
 use super::channel::Channel;
 use super::connection::NONE;
-use super::control::{Control, Note};
+use super::control::Control;
 use super::error::{ConnectError, KeyCause};
 use super::key::{self, DoorNumbers, DoorStep};
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::os;
 use super::peer::Peer;
 use crate::fabric::completion::DownCause;

@@ -69,7 +69,8 @@ pub enum BandEvent {
         /// How long the answer may take.
         patience: Span,
     },
-    /// Packets of a lane vanish, although its peer answers otherwise. Its streams stay open until
+    /// Packets of a lane vanish, although its peer answers otherwise, or its interface has lost its
+    /// carrier (`Broken(ENETDOWN)`). Its streams stay open until
     /// [`Band::lane_wanted`](super::Band::lane_wanted).
     LaneGone {
         /// The connection's slot.
@@ -141,6 +142,8 @@ pub struct LinkParams {
     pub doorbell_fd: i32,
     /// Whether both sides order doorbells with a process-wide barrier.
     pub membarrier: bool,
+    /// Whether data streams have sums (W9.1): both sides can, and one wants them.
+    pub sums: bool,
 }
 
 impl LinkParams {
@@ -160,6 +163,7 @@ impl LinkParams {
         heap: None,
         doorbell_fd: -1,
         membarrier: false,
+        sums: false,
     };
 }
 
@@ -252,4 +256,6 @@ pub struct BandCounters {
     pub memory_short: u64,
     /// Refusals of the kernel for which shared memory was not taken.
     pub shared_refused: u64,
+    /// Lanes given up because their interface had lost its carrier.
+    pub carriers_lost: u64,
 }

@@ -9,12 +9,13 @@ extern crate std;
 
 use super::address;
 use super::channel::Channel;
-use super::control::{Control, Note, TOKEN_GREETING, TOKEN_LINK, door_token};
+use super::control::{Control, TOKEN_GREETING, TOKEN_LINK, door_token};
 use super::entry::{Caller, Then};
 use super::event::Side;
 use super::link::LinkPhase;
 use super::listening::{DOORS, Door};
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::os;
 use super::peer::Peer;
 use super::socket::Received;

@@ -4,10 +4,11 @@
 extern crate std;
 
 use super::channel::Channel;
-use super::control::{Control, Note, TOKEN_LANE};
+use super::control::{Control, TOKEN_LANE};
 use super::event::STREAMS_MAX;
 use super::lanes::{Lane, LaneState};
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::plan::{Ends, plan};
 use super::stream::StreamSocket;
 use crate::base::units::{Instant, Span};

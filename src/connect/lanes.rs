@@ -276,9 +276,10 @@ impl<M: LinkMemory> Control<M> {
         if self.links[link as usize].phase == LinkPhase::Lost {
             self.lane_ask(index, lane);
         }
+        self.lanes_darken(index);
     }
 
-    /// Packets of a lane vanish: the data thread is told.
+    /// A lane's path is gone: the data thread is told.
     pub fn lane_gone(&mut self, index: u32, lane: u32, cause: DownCause, silent: Span) {
         let entry = self.lane(index, lane);
         entry.stalled = true;

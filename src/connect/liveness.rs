@@ -9,12 +9,13 @@
 #![forbid(unsafe_code)]
 
 use super::channel::Channel;
-use super::control::{Control, Note};
+use super::control::Control;
 use super::dialog::Sent;
 use super::ending::Ending;
 use super::event::Rail;
 use super::link::{Link, LinkPhase};
 use super::memory::LinkMemory;
+use super::note::Note;
 use crate::base::units::{Instant, Span};
 use crate::wire::hello::{Frame, PingHello};
 
@@ -78,15 +79,17 @@ impl Hearing {
         Hearing { heard: now, due, ..Hearing::NONE }
     }
 
-    /// Something has come. Says how long it was silent before, if that had been reported.
-    fn heard(&mut self, now: Instant, deadline: Span) -> Option<Span> {
+    /// Something has come. Says how long it was silent before, and how long it had left a question
+    /// without an answer, if that had been reported.
+    fn heard(&mut self, now: Instant, deadline: Span) -> Option<(Span, Span)> {
         let silent = now.since(self.heard);
+        let owed = now.since(self.asked.unwrap_or(now));
         self.heard = now;
         self.due = now.after(Span(deadline.0 / PINGS));
         self.asked = None;
         self.forsaken = None;
         self.lanes = None;
-        core::mem::take(&mut self.reported).then_some(silent)
+        core::mem::take(&mut self.reported).then_some((silent, owed))
     }
 
     /// How long ago something came.
@@ -189,9 +192,18 @@ impl<M: LinkMemory> Control<M> {
         let link = &mut self.links[index as usize];
         let silent = link.hearing.heard(now, deadline);
         let (peer, due) = (link.peer, link.hearing.due);
-        if let Some(silent) = silent {
-            (self.config.note)(Note::Resumed { peer, silent });
+        if let Some((silent, owed)) = silent {
+            (self.config.note)(Note::Resumed { peer, silent, owed });
             self.hearing_by(due);
+        }
+    }
+
+    /// What was due was looked at so much later: this process was stopped, or got no processor.
+    /// What a busy host brings about is not worth a word.
+    pub fn pause_note(&mut self, late: Span) {
+        let deadline = self.config.peer_deadline;
+        if deadline != Span(0) && late.0 > deadline.0 / 2 {
+            (self.config.note)(Note::Paused(late));
         }
     }
 

@@ -18,8 +18,9 @@
 //! A connection over TCP may have several *lanes*, each with streams of its own and between other
 //! addresses ([`plan`]): lane 0 is up when the connection stands, others join, and one that dies
 //! comes back while the connection stands ([`lanes`], [`lane_dialing`]). The link is one socket on
-//! one path; where other lanes live it may be lost and come back, too ([`outage`], [`resume`]). On
-//! one host lanes over TCP may join a connection through shared memory ([`mod@together`]).
+//! one path; where other lanes live it may be lost and come back, too ([`outage`], [`resume`]). A
+//! lane whose interface loses its carrier is given up at once ([`carrier`]). On one host lanes over
+//! TCP may join a connection through shared memory ([`mod@together`]).
 //!
 //! A link without connections is kept for the next one as long as nobody else needs its place
 //! ([`idle`]).
@@ -33,8 +34,8 @@
 //! number to be late.
 //!
 //! Nothing allocates between [`Band::open`] and [`Band::close`], on any thread, but the start of a
-//! thread that had ended. Kernel calls are in [`os`], [`socket`], [`stream`], [`ifaddrs`] and
-//! [`fork`] only; all other files forbid unsafe code.
+//! thread that had ended. Kernel calls are in [`os`], [`socket`], [`stream`], [`ifaddrs`],
+//! [`netlink`], [`routed`] and [`fork`] only; all other files forbid unsafe code.
 
 extern crate std;
 
@@ -42,6 +43,7 @@ mod address;
 mod announce;
 mod asks;
 mod band;
+mod carrier;
 mod channel;
 mod connection;
 mod control;
@@ -66,6 +68,8 @@ mod listener;
 mod listening;
 mod liveness;
 mod memory;
+mod netlink;
+mod note;
 mod os;
 mod outage;
 mod pairs;
@@ -93,7 +97,6 @@ mod way;
 
 pub use address::{SHM_DIR_BYTES_MAX, node_id};
 pub use band::{Band, BandConfig, BandTables, PendingId};
-pub use control::Note;
 pub use ending::Ending;
 pub use error::{
     AcceptError, CloseError, ConnectError, DialCause, KeyCause, ListenError, OpenError,
@@ -103,13 +106,14 @@ pub use event::{
 };
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
+pub use note::Note;
 pub use os::{NoThread, descriptor_limit, random};
 pub use pairs::{PairEnd, PairPorts};
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use report::{ReportEntry, reports};
 pub use requests::handle_error;
 pub use status::Watch;
-pub use stream::ends_of;
+pub use stream::{Traffic, ends_of};
 pub use together::Apart;
 pub use tried::Tried;
 pub use trust::{Trust, USERS_NAMED_MAX, UserCause, Users, overflow_user};

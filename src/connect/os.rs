@@ -1,5 +1,5 @@
 //! What the side band asks of the kernel besides sockets: readiness, a wake-up, signals, limits,
-//! random numbers. One of the six files of this room that call the C library.
+//! random numbers. One of the files of this room that call the C library.
 
 extern crate std;
 

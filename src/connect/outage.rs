@@ -25,13 +25,14 @@ extern crate std;
 
 use super::channel::Channel;
 use super::connection::{NONE, Phase};
-use super::control::{Control, Note};
+use super::control::Control;
 use super::ending::Ending;
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::lanes::LaneState;
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::resume::Redial;
 use super::stream::shutdown;
 use super::vouch::ANSWER;

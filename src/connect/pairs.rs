@@ -31,12 +31,13 @@
 #![forbid(unsafe_code)]
 
 use super::connection::Phase;
-use super::control::{Control, Note};
+use super::control::Control;
 use super::error::CloseError;
 use super::event::{BandEvent, Rail, Side};
 use super::lanes::LaneState;
 use super::link::PORTS_AT;
 use super::memory::LinkMemory;
+use super::note::Note;
 use crate::base::slab::Handle;
 use crate::base::units::Span;
 use crate::fabric::completion::DownCause;

@@ -143,7 +143,7 @@ impl<M: LinkMemory> Control<M> {
             from = index + 1;
             self.status_want(index);
             let handle = self.connections[index as usize].handle(index);
-            self.status_ask(handle);
+            self.status_ask(handle, 0);
         }
     }
 

@@ -1,18 +1,17 @@
 //! Out of which interface the kernel sends what begins at an address: hosts with several NICs often
 //! have routes of their own for each (`ip rule add from`), which a socket that is bound to no
-//! address does not see. Asks netlink. One of the six files of this room that call the C library.
+//! address does not see. Asks netlink. One of the files of this room that call the C library.
 //!
 //! *Source*: rtnetlink(7); `inet_rtm_getroute` in Linux's `net/ipv4/route.c`.
 
 extern crate std;
 
-use super::fork::PrivateFd;
 use super::interfaces::all_addresses;
+use super::netlink::Netlink;
 pub use super::stream::source;
 use crate::base::netlink::{self, ANSWER_BYTES, Request};
 use core::net::IpAddr;
 use std::ffi::CString;
-use std::os::fd::AsRawFd;
 
 /// `struct rtmsg`; attributes follow.
 const ROUTE_BYTES: usize = 12;
@@ -45,19 +44,12 @@ fn interface_out(from: IpAddr, to: IpAddr) -> Option<u32> {
     route[..3].copy_from_slice(&[family as u8, bits, bits]);
     let request = Request::new(libc::RTM_GETROUTE, &route);
     let request = request.with(libc::RTA_DST, to).with(libc::RTA_SRC, from);
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: a call without pointers.
-    let made = || unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-    let socket = PrivateFd::made(made).ok()?;
-    let (fd, request) = (socket.as_raw_fd(), request.bytes());
-    // SAFETY: bytes of ours, as many as are said.
-    if unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) } < 0 {
-        return None;
-    }
+    let socket = Netlink::open(0).ok()?;
+    socket.ask(&request).ok()?;
+    // the kernel has answered before `ask` returned
     let mut room = [0u8; ANSWER_BYTES];
-    // SAFETY: room of ours, as much as is said. The kernel has answered before `send` returned.
-    let count = unsafe { libc::recv(fd, room.as_mut_ptr().cast(), room.len(), 0) };
-    let answer = room.get(..usize::try_from(count).ok()?)?;
+    let count = socket.receive(&mut room).ok()?;
+    let answer = room.get(..count)?;
     let route = netlink::answered(answer, libc::RTM_NEWROUTE)?;
     let interface = netlink::attribute(route.get(ROUTE_BYTES..)?, libc::RTA_OIF)?;
     Some(u32::from_ne_bytes(interface.try_into().ok()?))

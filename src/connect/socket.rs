@@ -1,5 +1,5 @@
 //! Record sockets of one host: `AF_UNIX`, `SOCK_SEQPACKET`, non-blocking, with descriptors on the
-//! side. One of the six files of this room that call the C library.
+//! side. One of the files of this room that call the C library.
 
 extern crate std;
 

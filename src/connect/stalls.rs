@@ -10,13 +10,14 @@
 #![forbid(unsafe_code)]
 
 use super::connection::{NONE, Phase};
-use super::control::{Control, Note};
+use super::control::Control;
 use super::event::STREAMS_MAX;
 use super::lanes::{LaneSockets, LaneState};
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::peer::Peer;
-use super::stream::StreamSocket;
+use super::stream::{StreamSocket, Traffic};
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
@@ -147,6 +148,21 @@ impl<M: LinkMemory> Control<M> {
         };
         let shortest_ms = (0..lanes.max(1)).filter_map(sockets).map(silent_ms).min();
         Span::millis(shortest_ms.unwrap_or(0).into())
+    }
+
+    /// What the sockets of a lane have carried; `None`: it has none that stand.
+    pub fn lane_traffic(&self, handle: Handle, lane: u32) -> Option<Traffic> {
+        let index = self.live(handle)?;
+        let sockets = match lane {
+            0 => &self.streams[index as usize],
+            _ if lane < self.lanes_of(index) => {
+                &self.lanes[self.lane_place(index, lane) as usize].streams
+            }
+            _ => return None,
+        };
+        let mut sockets = sockets.iter().flatten().peekable();
+        sockets.peek()?;
+        sockets.try_fold(Traffic::NONE, |all, socket| Some(all.and(socket.traffic()?)))
     }
 
     fn stall_look(&mut self, index: u32, now: Instant) {

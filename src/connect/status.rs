@@ -19,7 +19,8 @@ use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::base::units::{Instant, Span};
 use crate::wire::hello::Frame;
 use crate::wire::status::{
-    AGE_UNKNOWN_MS, STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Status, StatusAsk, StatusHello,
+    AGE_UNKNOWN_MS, ASK_STANDS, STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Status, StatusAsk,
+    StatusHello,
 };
 use std::sync::Arc;
 use std::time;
@@ -98,6 +99,8 @@ struct Row {
     asked_ms: u64,
     /// Number of the peer's, while an answer with a fresh status is owed.
     owed: Option<u32>,
+    /// It asked because a request of its own stands.
+    stands: bool,
     /// When the peer asked last, and when our own status was left last; 0: never.
     wanted_ms: u64,
     left_ms: u64,
@@ -236,7 +239,9 @@ impl<M: LinkMemory> Control<M> {
         }
         let index = handle.index;
         self.status_want(index);
-        self.statuses.row(index, handle.generation).owed = Some(ask.number);
+        let row = self.statuses.row(index, handle.generation);
+        row.owed = Some(ask.number);
+        row.stands |= ask.flags & ASK_STANDS != 0;
         self.status_send(index, ask.number);
     }
 
@@ -284,6 +289,12 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// The next connection of which a status is wanted, which stays so.
+    pub fn status_wanted_from(&mut self, from: u32) -> Option<Handle> {
+        let index = self.statuses.wanted.next_from(from)?;
+        Some(self.connections[index as usize].handle(index))
+    }
+
     /// The next connection of which a status is wanted.
     pub fn status_wanted(&mut self, from: u32) -> Option<Handle> {
         let index = self.statuses.wanted.next_from(from)?;
@@ -291,8 +302,14 @@ impl<M: LinkMemory> Control<M> {
         Some(self.connections[index as usize].handle(index))
     }
 
-    /// Asks the peer of a connection.
-    pub fn status_ask(&mut self, handle: Handle) -> bool {
+    /// Whether the peer has asked since the last call because a request of its own stands.
+    pub fn status_stands(&mut self, handle: Handle) -> bool {
+        let Some(index) = self.live(handle) else { return false };
+        core::mem::take(&mut self.statuses.row(index, handle.generation).stands)
+    }
+
+    /// Asks the peer of a connection, with `ASK_` bits.
+    pub fn status_ask(&mut self, handle: Handle, flags: u32) -> bool {
         let Some(index) = self.live(handle) else { return false };
         let connection = self.connections[index as usize];
         if connection.phase != Phase::Open || connection.peer_closed {
@@ -314,6 +331,7 @@ impl<M: LinkMemory> Control<M> {
             target: connection.peer.connection,
             connection: handle.pack(),
             number: row.asked,
+            flags,
         };
         self.send(connection.link, &Frame::StatusAsk(ask));
         true

@@ -1,4 +1,4 @@
-//! Sockets between hosts: TCP over IPv4 and IPv6, non-blocking. One of the six files of this
+//! Sockets between hosts: TCP over IPv4 and IPv6, non-blocking. One of the files of this
 //! room that call the C library.
 
 extern crate std;
@@ -17,6 +17,9 @@ const BACKLOG: i32 = 4096;
 const LAST_ACK_RECEIVED: usize = 56 / 4;
 /// The same of the window that the peer leaves us, in bytes.
 const SEND_WINDOW: usize = 228 / 4;
+/// Segments that the peer's kernel has not acknowledged, and bytes that were not sent yet.
+const UNACKED: usize = 24 / 4;
+const NOT_SENT: usize = 144 / 4;
 
 /// An address as the kernel takes it: room for the longer of both families.
 #[repr(C)]
@@ -78,6 +81,38 @@ fn raw(at: SocketAddr) -> (Raw, libc::socklen_t) {
             (Raw { v6 }, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
         }
     }
+}
+
+/// What sockets have carried.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Traffic {
+    /// Bytes that have come.
+    pub received: u64,
+    /// Whether the peer's host has acknowledged all that the kernel was given.
+    pub delivered: bool,
+}
+
+impl Traffic {
+    /// Nothing.
+    pub const NONE: Traffic = Traffic { received: 0, delivered: true };
+
+    /// Of two together.
+    pub const fn and(self, more: Traffic) -> Traffic {
+        Traffic {
+            received: self.received.wrapping_add(more.received),
+            delivered: self.delivered && more.delivered,
+        }
+    }
+}
+
+/// Places in `struct tcp_info` (linux/tcp.h), which only grows at its end.
+type Info = [u32; SEND_WINDOW + 1];
+
+/// Whether neither end has closed.
+fn is_established(info: &Info) -> bool {
+    const ESTABLISHED: u8 = 1;
+    // the first byte is the state
+    info[0].to_ne_bytes()[0] == ESTABLISHED
 }
 
 /// One socket.
@@ -245,8 +280,6 @@ impl StreamSocket {
     /// ever under way (kernels from 5.4 on tell). `None`: it owes nothing.
     pub fn unacknowledged_ms(&self) -> Option<u32> {
         const SEGMENT: usize = 16 / 4;
-        const UNACKED: usize = 24 / 4;
-        const NOT_SENT: usize = 144 / 4;
         let info = self.info()?;
         // a window of less may be one that the peer's user closes by not reading
         let may_send = info[SEND_WINDOW] > 2 * info[SEGMENT];
@@ -254,14 +287,22 @@ impl StreamSocket {
         owed.then_some(info[LAST_ACK_RECEIVED])
     }
 
+    /// What it has carried; `None`: one of both ends has closed.
+    pub fn traffic(&self) -> Option<Traffic> {
+        const RECEIVED: usize = 128 / 4;
+        let info = self.info().filter(is_established)?;
+        // 64 bits, in the order of this machine
+        let halves = [info[RECEIVED], info[RECEIVED + 1]].map(u32::to_ne_bytes).concat();
+        let received = u64::from_ne_bytes(halves.try_into().ok()?);
+        Some(Traffic { received, delivered: info[UNACKED] == 0 && info[NOT_SENT] == 0 })
+    }
+
     /// Bytes that a packet of the stream has at most, as far as this host knows, if the kernel
     /// sends a full one again and again and has no answer; else `None`.
     pub fn large_unanswered(&self) -> Option<u32> {
         const RETRANSMITS: usize = 2;
         const SEGMENT: usize = 16 / 4;
-        const UNACKED: usize = 24 / 4;
         const PACKET: usize = 60 / 4;
-        const NOT_SENT: usize = 144 / 4;
         let info = self.info()?;
         let mut queued = 0i32;
         let (fd, to) = (self.0.as_raw_fd(), &raw mut queued);
@@ -275,16 +316,12 @@ impl StreamSocket {
     /// How long ago anything came of the peer's kernel, in milliseconds; `None`: one of both ends
     /// has closed.
     pub fn heard_ms(&self) -> Option<u32> {
-        const ESTABLISHED: u8 = 1;
         const LAST_DATA_RECEIVED: usize = 52 / 4;
-        let info = self.info()?;
-        // its first byte is the state
-        let established = info[0].to_ne_bytes()[0] == ESTABLISHED;
-        established.then(|| info[LAST_DATA_RECEIVED].min(info[LAST_ACK_RECEIVED]))
+        let info = self.info().filter(is_established)?;
+        Some(info[LAST_DATA_RECEIVED].min(info[LAST_ACK_RECEIVED]))
     }
 
-    /// Places in `struct tcp_info` (linux/tcp.h), which only grows at its end.
-    fn info(&self) -> Option<[u32; SEND_WINDOW + 1]> {
+    fn info(&self) -> Option<Info> {
         let mut info = [0u32; SEND_WINDOW + 1];
         let mut length = size_of_val(&info) as libc::socklen_t;
         let pointer: *mut u32 = info.as_mut_ptr();

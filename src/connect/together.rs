@@ -6,9 +6,10 @@
 //! and the limits of both sides. The rings are used once, so lane 0 does not come back.
 #![forbid(unsafe_code)]
 
-use super::control::{Control, Note};
+use super::control::Control;
 use super::event::{Rail, STREAMS_MAX};
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::plan::plan_beside;
 use crate::wire::hello::{ConnectHello, Frame, LinkHello, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER};
 

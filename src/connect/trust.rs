@@ -6,10 +6,11 @@
 extern crate std;
 
 use super::channel::Channel;
-use super::control::{Control, Note};
+use super::control::Control;
 use super::event::Rail;
 use super::key::Key;
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::os;
 use super::peer::Peer;
 use super::socket::{Credentials, Socket};

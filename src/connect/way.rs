@@ -9,10 +9,11 @@
 
 use super::channel::Channel;
 use super::connection::NONE;
-use super::control::{Control, Note};
+use super::control::Control;
 use super::error::ConnectError;
 use super::interfaces::{InterfaceName, ip_of, is_common_subnet};
 use super::memory::LinkMemory;
+use super::note::Note;
 use super::routed;
 use super::stream;
 use core::net::IpAddr;

@@ -3,4 +3,5 @@
 #![forbid(unsafe_code)]
 
 pub mod kernel;
+pub mod lost;
 pub mod stall;

@@ -42,6 +42,8 @@ pub enum Answer<'a> {
 pub enum Class {
     /// A rail lost what it carried, or none lives.
     DeadRail,
+    /// A rail moves, and has not moved all of what is old.
+    SlowRail,
     /// The peer's process does not run.
     StoppedPeer,
     /// The peer's program does not call the library.
@@ -66,8 +68,9 @@ pub enum Class {
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 11] = [
+    pub const ALL: [Class; 12] = [
         Class::DeadRail,
+        Class::SlowRail,
         Class::StoppedPeer,
         Class::NoProgress,
         Class::NeverPosted,
@@ -84,6 +87,7 @@ impl Class {
     pub const fn name(self) -> &'static str {
         match self {
             Class::DeadRail => "dead rail",
+            Class::SlowRail => "slow rail",
             Class::StoppedPeer => "stopped peer",
             Class::NoProgress => "peer makes no progress",
             Class::NeverPosted => "peer never posted its receive",
@@ -163,13 +167,24 @@ impl<'a> Stall<'a> {
     }
 
     /// What is on its way may be there in a moment: it is nobody's fault before it is old, or
-    /// nothing moves any more.
+    /// nothing moves any more; and where the rail itself moves, it is slow.
     fn unless_under_way(&self, class: Class) -> Class {
-        let stuck = self.request.age_ms >= self.stall_ms || self.ours.moved_ms >= STILL_MS;
+        let (moved_ms, age_ms) = (self.ours.moved_ms, self.request.age_ms);
+        let stuck = age_ms >= self.stall_ms || moved_ms >= STILL_MS;
+        // what moved last may be the request itself, on its way out
+        let moves = moved_ms < STILL_MS.min(age_ms / 2);
         match class {
             Class::DeadRail | Class::LostSlot if !stuck => Class::Moving,
+            Class::DeadRail if moves && self.is_sure_to_move() => Class::SlowRail,
             class => class,
         }
+    }
+
+    /// Whether what moves on the connection moves on the rail that holds the request up: no other
+    /// is there, or it loses nothing.
+    fn is_sure_to_move(&self) -> bool {
+        let rails = self.rails_owing();
+        self.ours.lane_count <= 1 || (rails != 0 && rails & !self.ours.lanes_shm == 0)
     }
 
     /// What needs no word of the peer's.
@@ -316,7 +331,7 @@ const fn bit(lane: usize) -> u8 {
 
 /// What a send of a side waits for. Behind the first of a queue that has no credits, or no room in
 /// the delivery mask, a send waits for the same.
-fn send_waits(status: &Status, send: &RequestStatus) -> Waits {
+pub(super) fn send_waits(status: &Status, send: &RequestStatus) -> Waits {
     let credits = Seq(status.credits_through).ahead_of(Seq(status.consumed));
     let undelivered = Seq(status.send_number).ahead_of(Seq(status.delivered_through));
     let spent = credits <= 0 || undelivered >= UNDELIVERED_MAX as i32;

@@ -138,7 +138,7 @@ fn tcp_use<R: HostRail>(
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
     let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
-    let opened = endpoint.rail_mut().mixed_mut().peer_open_tcp(peer, streams);
+    let opened = endpoint.rail_mut().mixed_mut().peer_open_tcp(peer, streams, params.sums);
     threads_say(endpoint.rail_mut().mixed_mut());
     opened.map_err(|error| match error {
         tcp::PeerOpenError::Index | tcp::PeerOpenError::Streams => broken,

@@ -205,10 +205,11 @@ impl Endpoint {
     fn lane_open(&mut self, index: u32, lane: u8, fresh: &Fresh) -> bool {
         let connection = ConnectionIndex(index);
         let streams = &fresh.streams[..usize::from(fresh.stream_count).min(STREAMS_MAX)];
+        let sums = self.known[index as usize].params.sums;
         let opened = hosted!(&mut self.machine, endpoint => {
             let peer = endpoint.lane_peer(connection, lane);
             let mixed = endpoint.rail_mut().mixed_mut();
-            let opened = mixed.peer_open_tcp(peer, streams);
+            let opened = mixed.peer_open_tcp(peer, streams, sums);
             join::threads_say(mixed);
             if opened.is_ok() {
                 mixed.peer_is_lane(peer);

@@ -6,6 +6,7 @@ extern crate std;
 use super::device::{DeviceKind, Rails};
 use super::endpoint::ConnectionRail;
 use super::log::{self, Level};
+use super::silence;
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
 use crate::connect::{
@@ -61,10 +62,8 @@ pub(super) fn note(note: Note) {
                 silent.0 / 1_000_000
             ),
         ),
-        Note::Resumed { peer, silent } => say_of(
-            Level::Warning,
-            format_args!("{peer} answers again, after {} ms", silent.0 / 1_000_000),
-        ),
+        Note::Resumed { peer, silent, owed } => silence::resumed(&peer, silent, owed),
+        Note::Paused(late) => silence::paused(late),
         Note::Stalled { peer, silent } => say_of(
             Level::Warning,
             format_args!(
@@ -85,6 +84,8 @@ pub(super) fn note(note: Note) {
         Note::Version(from, theirs) => version_refused(&from, theirs),
         // the data thread tells of it when it has let go of that rail, with what is left
         Note::LaneStalled { .. } => {}
+        Note::Unchecked(peer) => silence::unchecked(&peer),
+        Note::CarriersUnknown(code) => silence::carriers_unknown(code),
         Note::LinkLost { peer } => say_of(
             Level::Warning,
             format_args!(
@@ -294,6 +295,14 @@ impl fmt::Display for Loss {
             (0, code) if self.rail == ConnectionRail::Vendor => {
                 write!(f, "the provider's code {code}")?;
             }
+            (0, libc::ENETDOWN) if self.rail == ConnectionRail::Tcp => {
+                f.write_str("the interface of its address here has no carrier, or is down")?;
+            }
+            (0, libc::EBADMSG) if self.rail == ConnectionRail::Tcp => {
+                f.write_str(
+                    "bytes were changed on the way (a checksum differs, or what was sent is lost)",
+                )?;
+            }
             (0, code) => write!(f, "{}", Errno(code))?,
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
         }
@@ -437,10 +446,13 @@ fn tell(note: Note) {
         | Note::LocalVersion(_)
         | Note::Stopped { .. }
         | Note::Resumed { .. }
+        | Note::Paused(_)
         | Note::Stalled { .. }
         | Note::LaneMissed { .. }
         | Note::PairAwaited(..)
         | Note::LaneStalled { .. }
+        | Note::CarriersUnknown(_)
+        | Note::Unchecked(_)
         | Note::LargeLost(..)
         | Note::Version(..)
         | Note::LinkLost { .. }

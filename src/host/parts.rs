@@ -37,6 +37,7 @@ use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
 use crate::wire::hello::{
     AddressList, CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_ROWS, CONNECT_RUNS,
+    CONNECT_SUMS, CONNECT_SUMS_WANTED,
 };
 use std::boxed::Box;
 use std::os::fd::AsRawFd;
@@ -321,6 +322,8 @@ impl Parts {
                 | CONNECT_RUNS
                 | CONNECT_FILLED
                 | CONNECT_ROWS
+                | CONNECT_SUMS
+                | if self.environment.checksum { CONNECT_SUMS_WANTED } else { 0 }
                 | if self.options.push { CONNECT_PUSH } else { 0 },
             send_ring_bytes: self.options.send_ring_bytes,
             write_ring_bytes: self.options.write_ring_bytes,

@@ -188,6 +188,13 @@ pub const SETTINGS: &[Setting] = &[
         effect: "how old a request must be to be reported as stalled, once; 0: never",
     },
     Setting {
+        name: "CROSSTIE_CHECKSUM",
+        default: "0",
+        unit: "0 or 1",
+        effect: "1: each frame and payload over TCP has a CRC-32C, with peers that can check \
+                 it; one that differs fails its rail",
+    },
+    Setting {
         name: "CROSSTIE_NODE_ID",
         default: "from the boot id",
         unit: "up to 16 hexadecimal digits",
@@ -233,6 +240,8 @@ pub(super) const REQUIRED: &str = "CROSSTIE_RAILS_REQUIRED";
 pub struct Environment {
     /// Read peers' memory through the kernel where allowed.
     pub kernel_copy: bool,
+    /// Have sums on data streams over TCP.
+    pub checksum: bool,
     /// Whether the plugin offers GPU-initiated operations; `None`: the machine decides.
     pub gin: Option<bool>,
     /// Where path sockets lie.
@@ -281,6 +290,7 @@ impl Default for Environment {
     fn default() -> Environment {
         Environment {
             kernel_copy: true,
+            checksum: false,
             gin: None,
             shm_dir: PathBuf::from("/dev/shm"),
             rails: Rails::ALL,
@@ -407,6 +417,7 @@ fn sizes(reader: &mut Reader<'_>, options: &mut Options) {
 fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     let default = Environment::default();
     let kernel_copy = reader.among("CROSSTIE_KERNEL_COPY", 0..=1);
+    let checksum = reader.among("CROSSTIE_CHECKSUM", 0..=1);
     let gin = reader.among("CROSSTIE_GIN", 0..=1);
     let tcp_streams = reader.among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64);
     let tcp_threads = reader.among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX);
@@ -424,6 +435,7 @@ fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     Environment {
         gin: gin.map(|n| n != 0),
         kernel_copy: kernel_copy.map_or(default.kernel_copy, |n| n != 0),
+        checksum: checksum.map_or(default.checksum, |n| n != 0),
         shm_dir: shm_dir(reader).unwrap_or(default.shm_dir),
         rails: reader.understood("CROSSTIE_RAILS", rails).unwrap_or(default.rails),
         required: reader.understood(REQUIRED, required).unwrap_or(default.required),

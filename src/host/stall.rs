@@ -7,6 +7,7 @@ extern crate std;
 
 use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::{Level, TEXT_BYTES_MAX, say};
+use super::lost::Suspect;
 use super::machine::{Machine, each, hosted};
 use super::shared::SetUp;
 use crate::base::ids::ConnectionIndex;
@@ -48,10 +49,12 @@ pub(super) struct Stalls {
     /// Where no side band's thread says when to look: calls of progress, and the next look.
     polls: u32,
     next_ms: u64,
-    stall_ms: u32,
+    pub(super) stall_ms: u32,
     look_ms: u32,
     /// When the peer of each connection was asked for a report; 0: it was not.
-    asked_ms: Vec<u64>,
+    pub(super) asked_ms: Vec<u64>,
+    /// Connections whose rails may have lost something.
+    pub(super) suspects: Vec<Suspect>,
 }
 
 impl Stalls {
@@ -70,6 +73,7 @@ impl Stalls {
             stall_ms: stall_ms as u32,
             look_ms: look_ms as u32,
             asked_ms: std::vec![0; connections],
+            suspects: std::vec![Suspect::NONE; connections],
         }
     }
 
@@ -99,14 +103,14 @@ impl Stalls {
 }
 
 impl Endpoint {
-    fn band(&self) -> Option<&Band<super::link_memory::HostMemory>> {
+    pub(super) fn band(&self) -> Option<&Band<super::link_memory::HostMemory>> {
         match &self.shared.set_up {
             SetUp::Band(band) => Some(band),
             SetUp::Own(_) => None,
         }
     }
 
-    fn handle_of(&self, index: u32) -> Handle {
+    pub(super) fn handle_of(&self, index: u32) -> Handle {
         Handle { index, generation: self.known[index as usize].generation }
     }
 
@@ -118,10 +122,12 @@ impl Endpoint {
         let tick = self.stalls.tick(now_ms);
         self.stalls.unseen = false;
         self.strange_tell();
-        let mut unreported = 0;
+        let (mut unreported, mut next_ms) = (0, None);
+        self.stands_take(now_ms);
         for index in 0..self.known.len() as u32 {
             if !self.known[index as usize].in_use {
                 self.stalls.asked_ms[index as usize] = 0;
+                self.stalls.suspects[index as usize] = Suspect::NONE;
                 continue;
             }
             let connection = ConnectionIndex(index);
@@ -137,6 +143,11 @@ impl Endpoint {
             } else {
                 self.stalls.asked_ms[index as usize] = 0;
             }
+            if stall_ms != 0 {
+                let stands = watched.oldest_ms >= stall_ms;
+                let again_ms = self.lost_look(index, stands, now_ms, tick);
+                next_ms = next_ms.into_iter().chain(again_ms).min();
+            }
         }
         let mut from = 0;
         while let Some(handle) = self.band().and_then(|band| band.status_wanted(from)) {
@@ -145,6 +156,22 @@ impl Endpoint {
         }
         // what has been reported is no reason to wake a sleeper again
         self.stalls.watch.busy_set(self.stalls.stall_ms != 0 && unreported != 0);
+        if let (Some(next_ms), Some(band)) = (next_ms, self.band()) {
+            band.wake_after(Span::millis(next_ms.saturating_sub(now_ms)));
+        }
+    }
+
+    /// Remembers which peers have asked because a request of theirs stands.
+    fn stands_take(&mut self, now_ms: u64) {
+        let SetUp::Band(band) = &self.shared.set_up else { return };
+        let mut from = 0;
+        while let Some(handle) = band.status_wanted_from(from) {
+            from = handle.index + 1;
+            if band.status_stands(handle) {
+                let look_ms = u64::from(self.stalls.look_ms);
+                self.stalls.suspects[handle.index as usize].want(now_ms, look_ms);
+            }
+        }
     }
 
     fn status_leave(&self, handle: Handle, tick: Tick) {
@@ -156,7 +183,7 @@ impl Endpoint {
         }
     }
 
-    fn status_of(&self, index: u32, tick: Tick) -> StatusHello {
+    pub(super) fn status_of(&self, index: u32, tick: Tick) -> StatusHello {
         let connection = ConnectionIndex(index);
         let mut said = each!(&self.machine, endpoint => endpoint.status(connection, tick));
         for lane in 0..said.status.lane_count {

@@ -152,12 +152,17 @@ impl<'m> Mixed<'m> {
         Ok(())
     }
 
-    /// Opens a connection over sockets, which stay the caller's; see [`Tcp::peer_open`].
-    pub fn peer_open_tcp(&mut self, peer: PeerIndex, streams: &[i32]) -> Result<(), PeerOpenError> {
+    /// Opens a connection over sockets, which stay the caller's; see [`Tcp::peer_open_with`].
+    pub fn peer_open_tcp(
+        &mut self,
+        peer: PeerIndex,
+        streams: &[i32],
+        sums: bool,
+    ) -> Result<(), PeerOpenError> {
         if matches!(self.rail_of.get(peer.as_usize()), Some(&(ON_SHM | ON_LANE))) {
             return Err(PeerOpenError::Index);
         }
-        self.tcp.as_mut().ok_or(PeerOpenError::Index)?.peer_open(peer, streams)?;
+        self.tcp.as_mut().ok_or(PeerOpenError::Index)?.peer_open_with(peer, streams, sums)?;
         self.rail_of[peer.as_usize()] = ON_TCP;
         Ok(())
     }

@@ -49,6 +49,10 @@ pub const CONNECT_RUNS: u64 = 0x10;
 /// The writer reads in heads which groups its messages have filled (W1): a bit of
 /// `ConnectHello::features`.
 pub const CONNECT_FILLED: u64 = 0x20;
+/// The writer can check its data streams over TCP by sums (W9.1).
+pub const CONNECT_SUMS: u64 = 0x80;
+/// The writer wants that: it is done if either side does, and both can.
+pub const CONNECT_SUMS_WANTED: u64 = 0x100;
 
 /// The writer knows slots of which the first ones of all groups lie together (W3): a bit of
 /// `ConnectHello::features`. They do where both sides say so.
@@ -662,7 +666,7 @@ mod tests {
                 devices: core::array::from_fn(|at| if at < 2 { 7 } else { 0 }),
                 ..AddressList::EMPTY
             }),
-            Frame::StatusAsk(StatusAsk { target: 19, connection: 20, number: 21 }),
+            Frame::StatusAsk(StatusAsk { target: 19, connection: 20, number: 21, flags: 1 }),
             Frame::Status(StatusHello::ZERO),
             Frame::Ports(PortList { count: 2, ..PortList::EMPTY }),
             Frame::Pair(

@@ -18,6 +18,10 @@ pub const STATUS_SNAPSHOT: u32 = 0x4;
 /// An age that is not known.
 pub const AGE_UNKNOWN_MS: u32 = u32::MAX;
 
+/// The writer has a request that stands, and lacks nothing of its own: the reader may look whether
+/// the writer has what it was sent.
+pub const ASK_STANDS: u32 = 1;
+
 wire_struct! {
     /// W8.12. Body of `StatusAsk`.
     StatusAsk [24] {
@@ -27,6 +31,8 @@ wire_struct! {
         connection: u64 = 8,
         /// The writer's count; a `Status` has that of its `StatusAsk`.
         number: u32 = 16,
+        /// `ASK_` bits.
+        flags: u32 = 20,
     }
 }
 

@@ -10,6 +10,8 @@ use super::DecodeError;
 pub const HEADER_BYTES_MAX: usize = 40;
 /// Where a send's head lies in its header.
 pub const SEND_HEAD_AT: usize = 8;
+/// Bytes of a sum behind a header, or behind a payload (W9.1).
+pub const SUM_BYTES: usize = 4;
 /// Bytes of a send's head.
 pub const SEND_HEAD_BYTES: usize = 32;
 /// Bytes of a write's header.

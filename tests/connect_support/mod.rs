@@ -153,6 +153,8 @@ pub struct Limits {
     pub addresses: Vec<(std::net::IpAddr, u8)>,
     /// The peer accepts only what our user has.
     pub accept_taken: bool,
+    /// `CONNECT_` bits.
+    pub features: u64,
     /// RDMA ports, of which the first makes a lane with the peer's first, and so on.
     pub ports: usize,
 }
@@ -189,6 +191,7 @@ impl Default for Limits {
             lanes: 1,
             lanes_wish: 0,
             addresses: Vec::new(),
+            features: 0,
             ports: 0,
         }
     }
@@ -226,7 +229,15 @@ pub static NOTES: AtomicUsize = AtomicUsize::new(0);
 
 fn wake(_context: usize) {}
 
+/// How often a band was told that its own process had not run.
+pub static PAUSES: AtomicUsize = AtomicUsize::new(0);
+
 fn note(note: Note) {
+    // a machine that is busy is none of ours
+    if matches!(note, Note::Paused(_)) {
+        PAUSES.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
     if matches!(note, Note::Connected { .. } | Note::Closed(_)) {
         return;
     }
@@ -252,7 +263,7 @@ impl Node {
             tcp_eager_bytes_max: 10,
             data_rails: 1,
             control_rails: 1,
-            features: 0,
+            features: limits.features,
             send_ring_bytes: 1024,
             write_ring_bytes: 512,
             rings_bytes,

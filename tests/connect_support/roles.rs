@@ -41,7 +41,9 @@ static ALLOCATOR: Counting = Counting;
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     match role.as_str() {
-        "listen" | "listen_poor" | "listen_poorer" | "listen_forked" => role_listen(),
+        "listen" | "listen_poor" | "listen_poorer" | "listen_forked" | "listen_paused" => {
+            role_listen();
+        }
         "cycles" => role_cycles(),
         "no_alloc" => role_no_alloc(),
         "descriptors" => role_descriptors(),
@@ -92,8 +94,12 @@ fn start_child(role: &str, directory: &Path) -> (Child, [u8; 128]) {
 
 fn role_listen() {
     let dir = std::env::var(DIRECTORY).unwrap();
-    let limits =
+    let paused = std::env::var(ROLE).as_deref() == Ok("listen_paused");
+    let mut limits =
         Limits { shm_dir: dir.into(), connections: 1100, events: 4096, ..Limits::of(STREAMS) };
+    if paused {
+        limits.peer_deadline = Span::millis(100);
+    }
     let mut node = Node::new(&limits);
     let (listener, handle) = node.band.listen().unwrap();
     let text: String = handle.encode().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -125,6 +131,8 @@ fn role_listen() {
             !gone
         });
     }
+    drop(node);
+    assert!(!paused || PAUSES.load(Ordering::Relaxed) > 0, "it was stopped, and says nothing");
 }
 
 /// Forks a child that holds copies of all descriptors until the test that started us ends.

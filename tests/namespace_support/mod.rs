@@ -220,8 +220,14 @@ impl Hosts {
 
     /// Pulls a host's cable, or puts it back: neither end is told anything but its carrier.
     pub fn cable(&self, at: usize, joined: bool) {
+        self.cable_of(at, INTERFACE, joined);
+    }
+
+    /// The same for one of its interfaces.
+    pub fn cable_of(&self, at: usize, interface: &str, joined: bool) {
         let state = if joined { "up" } else { "down" };
-        ip(self.hub.as_deref(), &format!("link set p{at} {state}\n"));
+        let port = if interface == SECOND { "s" } else { "p" };
+        ip(self.hub.as_deref(), &format!("link set {port}{at} {state}\n"));
     }
 
     /// Starts a process in a host.

@@ -233,6 +233,33 @@ fn what_is_on_its_way_is_stuck_when_it_is_old_or_nothing_moves() {
     }
 }
 
+/// It was said of shared memory that packets are lost on the way, 4 ms after it had moved.
+#[test]
+fn rail_that_moves_is_slow_and_shared_memory_loses_no_packets() {
+    let send = RequestStatus { stripes: 1, posted: 1, rails: 1, ..request(Waits::Completion) };
+    for (lane_count, lanes_shm) in [(1, 1), (1, 0), (2, 1)] {
+        let ours = Status { moved_ms: 4, lane_count, lanes_shm, ..OPEN };
+        let words = "stripes 0x1, which have not completed; it is slow: something moved 4 ms ago";
+        is(&ours, &send, &said(OPEN), Class::SlowRail, words);
+    }
+    // it moved when the request left, and not since
+    let ours = Status { moved_ms: 375, lane_count: 1, ..OPEN };
+    let young = RequestStatus { age_ms: 370, ..send };
+    let stall = Stall {
+        ours: &ours,
+        request: &young,
+        answer: Answer::Said(&said(OPEN)),
+        peer: "other",
+        stall_ms: 300,
+    };
+    assert_eq!(stall.class(), Class::DeadRail, "{stall}");
+    // of two it may be the other that moves
+    let ours = Status { moved_ms: 4, ..OPEN };
+    is(&ours, &send, &said(OPEN), Class::DeadRail, "packets are lost on the way");
+    let ours = Status { moved_ms: 4_000, lanes_shm: 1, ..OPEN };
+    is(&ours, &send, &said(OPEN), Class::DeadRail, "not completed; it moves nothing");
+}
+
 fn class_of(ours: &Status, request: &RequestStatus, theirs: &StatusHello) -> (Class, String) {
     let (answer, stall_ms) = (Answer::Said(theirs), STALL_MS);
     let stall = Stall { ours, request, answer, peer: "other", stall_ms };

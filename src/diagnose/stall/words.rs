@@ -35,7 +35,7 @@ impl Stall<'_> {
             Class::DeadRail if ours.up == 0 => {
                 write!(f, "no rail lives that could carry it")
             }
-            Class::DeadRail => self.because_dead_rail(f),
+            Class::DeadRail | Class::SlowRail => self.because_rail(f),
             Class::StoppedPeer => {
                 let silent_ms = match self.answer {
                     Answer::Silent(silent_ms) => silent_ms,
@@ -104,7 +104,7 @@ impl Stall<'_> {
         }
     }
 
-    fn because_dead_rail(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn because_rail(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rails, request) = (self.rails_owing(), self.request);
         match rails.count_ones() {
             0 => write!(f, "one of the rails owes ")?,
@@ -133,7 +133,14 @@ impl Stall<'_> {
             }
             _ => write!(f, "what has left and has not come")?,
         }
-        write!(f, "; packets are lost on the way, or it moves nothing")
+        let is_shm = rails != 0 && rails & !self.ours.lanes_shm == 0;
+        match self.class() {
+            Class::SlowRail => {
+                write!(f, "; it is slow: something moved {} ms ago", self.ours.moved_ms)
+            }
+            _ if is_shm => write!(f, "; it moves nothing"),
+            _ => write!(f, "; packets are lost on the way, or it moves nothing"),
+        }
     }
 
     fn because_credits(&self, f: &mut fmt::Formatter<'_>, theirs: &Status) -> fmt::Result {

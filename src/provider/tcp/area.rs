@@ -24,13 +24,14 @@ const ASKED_AT: usize = SPANS_MAX as usize * size_of::<OutSpan>();
 const SLOT_TABLE: usize = 4096;
 /// The scratch buffer, and before it room for the start of a frame that came before.
 pub const SCRATCH_BYTES: usize = 256 << 10;
-pub const SCRATCH_AT: usize = 64;
+pub const SCRATCH_AT: usize = 128;
 /// The scratch buffer's part of the reserve.
 const SCRATCH_PART: usize = SCRATCH_BYTES + 4096;
 
 /// The long cells of a peer that has them.
 const LONG_BYTES: usize = LONG_CELLS * SEND_BYTES_MAX as usize;
 
+const _: () = assert!(super::stream::CARRY_BYTES <= SCRATCH_AT);
 const _: () = assert!(SLOTS * size_of::<Slot>() <= SLOT_TABLE);
 const _: () = assert!(ASKED_AT + super::stream::ASKED_MAX * size_of::<Asked>() <= STREAM_TABLES);
 

@@ -49,7 +49,7 @@ impl Tcp<'_> {
     }
 
     /// Gives copies of all streams but the first to the threads, if any were made.
-    pub(super) fn open_aside(&mut self, peer: PeerIndex, copies: &Copies) {
+    pub(super) fn open_aside(&mut self, peer: PeerIndex, copies: &Copies, sums: bool) {
         let count = self.helpers.iter().flatten().count();
         let copies = copies.as_slice();
         let mut up = 0;
@@ -62,8 +62,8 @@ impl Tcp<'_> {
             }
             if taken > 0 {
                 up |= 1 << helper;
-                let told =
-                    slot.as_mut().map(|h| h.tell(Command::Open { peer, fds: own, count: taken }));
+                let open = Command::Open { peer, fds: own, count: taken, sums };
+                let told = slot.as_mut().map(|h| h.tell(open));
                 assert!(told == Some(true), "a queue with room for each peer");
             }
         }

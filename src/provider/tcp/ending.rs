@@ -55,7 +55,10 @@ impl Tcp<'_> {
             };
             return record.end(cause, code);
         }
-        self.begin_end(peer, cause, 0);
+        match cause {
+            DownCause::Broken(libc::EBADMSG) => self.break_off(peer, cause),
+            _ => self.begin_end(peer, cause, 0),
+        }
     }
 
     /// A stream has ended without a goodbye, or broke with the system's code: also a peer that
@@ -84,10 +87,11 @@ impl Tcp<'_> {
         self.begin_end(peer, DownCause::Closed, 0);
     }
 
-    /// The peer broke the wire format: nothing of it is looked at any more.
+    /// The peer broke the wire format, or its bytes were changed on the way: nothing of it is
+    /// looked at any more, and it hears of that from its sockets.
     #[cold]
-    pub(super) fn break_off(&mut self, peer: usize) {
-        self.begin_end(peer, DownCause::Failed, 0);
+    pub(super) fn break_off(&mut self, peer: usize, cause: DownCause) {
+        self.begin_end(peer, cause, 0);
         for index in self.streams_of(peer) {
             socket::shut(self.streams[index].fd);
             self.stream_close(index);

@@ -13,10 +13,14 @@
 //!   buffer is needed again moves to a cell of its own.
 //! - Only a call of this rail moves bytes in or out of registered memory, so a fence is our own
 //!   act: nothing of the peer's sockets is touched after it.
+//! - Where a peer is opened with sums, each header and payload has one behind it ([`sums`]). What
+//!   is wrong breaks the connection: headers and lines before anything is done by them, payloads
+//!   before anybody hears of them.
 //! - A write from memory, an add and a read end when the peer has answered; a send and a line are
 //!   done when they are posted. A line to a bad key breaks the connection, since its poster has
 //!   counted on it.
 
+mod answers;
 mod area;
 mod aside;
 mod ending;
@@ -32,6 +36,7 @@ mod rail;
 mod socket;
 mod straight;
 mod stream;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod threads;

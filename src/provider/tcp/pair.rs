@@ -26,6 +26,8 @@ pub struct PairConfig {
     pub buffer_bytes: Option<i32>,
     /// Of each side.
     pub settings: Settings,
+    /// Whether headers and payloads have sums.
+    pub sums: bool,
 }
 
 impl Default for PairConfig {
@@ -36,6 +38,7 @@ impl Default for PairConfig {
             v6: false,
             buffer_bytes: None,
             settings: Settings::default(),
+            sums: false,
         }
     }
 }
@@ -86,7 +89,7 @@ impl PairMemory {
             let mut rail = rail.expect("the block is as long as `bytes` says");
             let streams = sockets.next().expect("a set for each side");
             let fds: Vec<i32> = streams.iter().map(AsRawFd::as_raw_fd).collect();
-            rail.peer_open(PeerIndex(0), &fds).expect("a fresh peer");
+            rail.peer_open_with(PeerIndex(0), &fds, config.sums).expect("a fresh peer");
             rail
         })
     }

@@ -4,7 +4,7 @@ use super::area::{SEND_BYTES_MAX, SHORT_BYTES_MAX};
 use super::ops::{Entry, Outcome};
 use super::peer::State;
 use super::pull::READ_BYTES_MIN;
-use super::push::{COPIED_MAX, ROOM_FOR_ANSWERS};
+use super::push::{COPIED_MAX, ROOM_FOR_ANSWERS, ROOM_FOR_SUMS};
 use super::rail::Tcp;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
@@ -57,7 +57,7 @@ impl Tcp<'_> {
     /// Whether so many bytes can be staged, if need be after handing others over.
     #[inline]
     fn makes_room(&mut self, index: usize, bytes: u32) -> bool {
-        let wanted = bytes + ROOM_FOR_ANSWERS;
+        let wanted = bytes + ROOM_FOR_SUMS + ROOM_FOR_ANSWERS;
         if self.streams[index].out.has_room(wanted) {
             return true;
         }
@@ -90,16 +90,18 @@ impl Tcp<'_> {
         let mut header = [0; HEADER_BYTES_MAX];
         StreamFrame::Send { length: length as u32 }.encode(&mut header);
         header[SEND_HEAD_AT..].copy_from_slice(head);
-        let out = &mut self.streams[index].out;
-        out.put(&header);
+        let stream = &mut self.streams[index];
+        stream.put_header(&header);
         if is_direct {
             // SAFETY: the span's maker vouches for it until the op has completed, which is now.
             unsafe { self.send_directly(index, payload) };
             return Ok(());
         }
         // SAFETY: as above.
-        unsafe { out.put_from(payload.address(), length as u32) };
-        out.message_ends();
+        unsafe { stream.out.put_from(payload.address(), length as u32) };
+        // SAFETY: as above.
+        unsafe { stream.put_sum(payload.address(), length) };
+        stream.out.message_ends();
         self.mark_dirty(index);
         Ok(())
     }
@@ -117,9 +119,9 @@ impl Tcp<'_> {
         }
         let (key, address) = (target.key.0, target.address);
         let header = SilentWrite { length: LINE_BYTES as u32, key, address };
-        let out = &mut self.streams[index].out;
-        out.put(&header.encode());
-        out.put(line);
+        let stream = &mut self.streams[index];
+        stream.put_header(&header.encode());
+        stream.put_line(line);
         self.mark_dirty(index);
         Ok(Posted::Done)
     }
@@ -137,7 +139,7 @@ impl Tcp<'_> {
                     return Err(PostError::Again);
                 }
                 self.stage_write(index, *target, LINE_BYTES as u32, *immediate, true);
-                self.streams[index].out.put(line);
+                self.streams[index].put_line(line);
                 self.mark_dirty(index);
                 Ok(Posted::Done)
             }
@@ -184,7 +186,8 @@ impl Tcp<'_> {
         let Some(pin) = self.pin(span) else { return self.refuse(op) };
         let mut entry = Entry { peer: op.peer, id: op.id, pin, ..Entry::default() };
         self.stage_write(index, target, length as u32, immediate, false);
-        let out = &mut self.streams[index].out;
+        let stream = &mut self.streams[index];
+        let out = &mut stream.out;
         if copied > 0 {
             // SAFETY: the span's maker vouches for it.
             unsafe { out.put_from(span.address(), copied) };
@@ -194,6 +197,8 @@ impl Tcp<'_> {
             // queue has sent or dropped it (`take_done`); its region is pinned until then.
             unsafe { out.span(span.address(), length, 0) };
         }
+        // SAFETY: as above.
+        unsafe { stream.put_sum(span.address(), length) };
         self.fly(index, entry);
         Ok(Posted::Pending)
     }

@@ -5,9 +5,10 @@ use super::ops::Outcome;
 use super::peer::State;
 use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
-use super::stream::{ASKED_MAX, Payload, To};
+use super::stream::{Payload, To};
+use super::sums::{self, SUM_BYTES};
 use crate::base::ids::PeerIndex;
-use crate::fabric::{Completion, Head, RailKey, RecvSlot};
+use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
 use crate::provider::events::Events;
 use crate::provider::touch;
 use crate::wire::stream::{
@@ -114,18 +115,18 @@ impl Tcp<'_> {
         let may_peek = self.is_awake();
         let stream = &mut self.streams[index];
         let Some(peeks) = stream.peeks(may_peek) else {
-            self.break_off(self.peer_of(index).0);
+            self.break_off(self.peer_of(index).0, DownCause::Failed);
             return Read::Closed;
         };
         let carried = stream.carried as usize;
         let start = self.scratch.start;
         self.scratch.at = 0;
         self.scratch.end = 0;
-        if stream.payload.to != To::Nowhere && stream.payload.to != To::Drop {
-            if stream.payload.left > 0 {
-                return self.read_payload(index, budget);
-            }
-        } else if carried > 0 {
+        let has_place = stream.payload.to != To::Nowhere && stream.payload.to != To::Drop;
+        if has_place && stream.payload.left > 0 {
+            return self.read_payload(index, budget);
+        }
+        if carried > 0 {
             // SAFETY: there is room for the start of a frame before the buffer.
             let before = unsafe { start.sub(carried) };
             touch_out(&stream.carry[..carried], before);
@@ -184,10 +185,15 @@ impl Tcp<'_> {
             // SAFETY: as above; the scratch buffer is as long, and nobody looks at it now.
             unsafe { socket::receive_into(fd, &mut pieces) }
         };
+        let own = if let Moved::Bytes(bytes) = moved { part.min(bytes as u64) } else { 0 };
+        let payload = &mut self.streams[index].payload;
+        if payload.has_sum {
+            // SAFETY: as above, and the place is still pinned.
+            payload.sum = unsafe { sums::of_memory(payload.sum, payload.address, own) };
+        }
         self.unpin(pinned);
         let Moved::Bytes(bytes) = moved else { return self.read_nothing(index, moved) };
         self.moved = true;
-        let own = part.min(bytes as u64);
         let payload = &mut self.streams[index].payload;
         payload.left -= own;
         payload.address = payload.address.wrapping_add(own);
@@ -263,7 +269,11 @@ impl Tcp<'_> {
                 Ok(false) => return Parsed::Full,
                 Err(Garbage) => {
                     let (peer, _) = self.peer_of(index);
-                    self.break_off(peer);
+                    let cause = match self.streams[index].is_changed {
+                        true => DownCause::Broken(libc::EBADMSG),
+                        false => DownCause::Failed,
+                    };
+                    self.break_off(peer, cause);
                     break;
                 }
             }
@@ -273,7 +283,7 @@ impl Tcp<'_> {
     }
 
     #[inline]
-    fn scratch_left(&self) -> usize {
+    pub(super) fn scratch_left(&self) -> usize {
         self.scratch.end - self.scratch.at + self.scratch.before
     }
 
@@ -295,7 +305,7 @@ impl Tcp<'_> {
     }
 
     #[inline]
-    fn scratch_pass(&mut self, bytes: usize) {
+    pub(super) fn scratch_pass(&mut self, bytes: usize) {
         let carried = self.scratch.before.min(bytes);
         self.scratch.before -= carried;
         self.scratch.at += bytes - carried;
@@ -308,6 +318,9 @@ impl Tcp<'_> {
         let Some(first) = bytes.first() else { return Ok(false) };
         if !events.has_room() {
             return Ok(false);
+        }
+        if self.streams[index].sums {
+            return self.parse_summed(index, events);
         }
         if let Some(length) = stream::send_length(bytes) {
             if self.scratch.has_long && !self.peers[self.peer_of(index).0].has_cell(length) {
@@ -328,12 +341,7 @@ impl Tcp<'_> {
         }
         let length = StreamFrame::header_bytes(*first).map_err(|_| Garbage)?;
         if bytes.len() < length {
-            let left = bytes.len();
-            let mut carry = [0; HEADER_BYTES_MAX];
-            carry[..left].copy_from_slice(bytes);
-            self.streams[index].carry = carry;
-            self.streams[index].carried = left as u8;
-            self.scratch_pass(left);
+            self.carry_rest(index);
             return Ok(false);
         }
         let frame = StreamFrame::decode(&bytes[..length]).map_err(|_| Garbage)?;
@@ -355,13 +363,15 @@ impl Tcp<'_> {
         }
         let mut head: Head = [0; SEND_HEAD_BYTES];
         head.copy_from_slice(&self.scratch_bytes()[SEND_HEAD_AT..][..SEND_HEAD_BYTES]);
-        self.scratch_pass(HEADER_BYTES_MAX);
+        let sum_bytes = if self.streams[index].sums { SUM_BYTES } else { 0 };
+        self.scratch_pass(HEADER_BYTES_MAX + sum_bytes);
         let is_long = length > SHORT_BYTES_MAX;
         if !self.peers[peer].has_cell(length) || (is_long && !self.area.has_long(peer)) {
             return Err(Garbage);
         }
         let slot = self.peers[peer].slot_acquire(&self.area, peer, length).ok_or(Garbage)?;
-        if self.scratch_left() < length as usize {
+        let sum_bytes = if length > 0 { sum_bytes } else { 0 };
+        if self.scratch_left() < length as usize + sum_bytes {
             // SAFETY: the record is this slot's alone.
             unsafe { (*self.area.slot(peer, slot as usize)).head = head };
             let record = self.peers[peer].slot(&self.area, peer, slot.into());
@@ -378,13 +388,21 @@ impl Tcp<'_> {
             unsafe { (*self.area.slot(peer, slot as usize)).address = address };
             self.peers[peer].in_scratch |= 1 << slot;
             self.scratch.holder = peer as u32;
-            self.scratch_pass(length as usize);
+            let bytes = &self.scratch_bytes()[..length as usize + sum_bytes];
+            let (payload, sum) = bytes.split_at(length as usize);
+            let is_changed = sums::read(sum).is_some_and(|sum| sum != sums::of(payload));
+            self.scratch_pass(length as usize + sum_bytes);
+            if is_changed {
+                self.streams[index].is_changed = true;
+                self.peers[peer].slot_release(&self.area, peer, slot.into());
+                return Err(Garbage);
+            }
         }
         Ok(Some((slot, head)))
     }
 
     /// Acts on a frame that is no send.
-    fn take(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
+    pub(super) fn take(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
         match frame {
             StreamFrame::Send { .. } => unreachable!("a whole header is taken by `take_send`"),
             StreamFrame::Write { length, key, address, immediate, silent } => {
@@ -395,8 +413,19 @@ impl Tcp<'_> {
                 let (left, slot) = (length.into(), 0);
                 let stream = &mut self.streams[index];
                 stream.was_long = left >= LONG_BYTES;
-                stream.payload =
-                    Payload { address, left, key, slot, immediate, has_immediate, silent, to };
+                let (has_sum, sum) = (false, 0);
+                stream.payload = Payload {
+                    address,
+                    left,
+                    key,
+                    slot,
+                    immediate,
+                    has_immediate,
+                    silent,
+                    has_sum,
+                    sum,
+                    to,
+                };
                 Ok(())
             }
             StreamFrame::Read { .. } | StreamFrame::ReadReply { .. } | StreamFrame::Add { .. }
@@ -453,71 +482,6 @@ impl Tcp<'_> {
         Ok(())
     }
 
-    fn answer(&mut self, index: usize, carried_out: bool) -> Result<(), Garbage> {
-        if !self.streams[index].answer(carried_out) {
-            return Err(Garbage);
-        }
-        self.mark_dirty(index);
-        Ok(())
-    }
-
-    fn take_read(&mut self, index: usize, asked: Asked) -> Result<(), Garbage> {
-        let (peer, n) = self.peer_of(index);
-        let stream = &mut self.streams[index];
-        if stream.asked.wrapping_sub(stream.served) as usize >= ASKED_MAX {
-            return Err(Garbage);
-        }
-        // SAFETY: a place that no waiting read has.
-        unsafe { self.area.asked(peer, n, stream.asked).write(asked) };
-        stream.asked = stream.asked.wrapping_add(1);
-        self.mark_dirty(index);
-        Ok(())
-    }
-
-    fn take_reply(
-        &mut self,
-        index: usize,
-        length: u32,
-        token: u32,
-        refused: bool,
-    ) -> Result<(), Garbage> {
-        let stream = &mut self.streams[index];
-        let op = stream.reads.first().ok_or(Garbage)?;
-        let entry = self.ops.get(op);
-        let fits = if refused { length == 0 } else { length == entry.length };
-        if token != stream.reads_done || !fits {
-            return Err(Garbage);
-        }
-        if refused {
-            entry.outcome = Outcome::Key;
-        }
-        let (address, left) = (entry.address, length.into());
-        stream.payload = Payload { to: To::Read, address, left, ..Payload::default() };
-        Ok(())
-    }
-
-    fn take_done(&mut self, index: usize, through: u32) -> Result<(), Garbage> {
-        let stream = &mut self.streams[index];
-        if through.wrapping_sub(stream.done) > stream.posted.wrapping_sub(stream.done) {
-            return Err(Garbage);
-        }
-        while stream.done != through {
-            let op = stream.flying.first().ok_or(Garbage)?;
-            let entry = self.ops.get(op);
-            // nobody has carried out what was not sent: its memory is still to be read
-            if entry.span.checked_sub(1).is_some_and(|span| !stream.out.is_sent(span)) {
-                return Err(Garbage);
-            }
-            if let Some(region) = entry.pin.checked_sub(1) {
-                self.domain.pin(region, -1);
-            }
-            stream.done = stream.done.wrapping_add(1);
-            self.ops.take_first(&mut stream.flying);
-            self.ops.finish(op);
-        }
-        Ok(())
-    }
-
     /// Takes what there is of a payload. `false`: more must come, or there is no room.
     #[inline]
     fn parse_payload(&mut self, index: usize, events: &mut Events) -> Result<bool, Garbage> {
@@ -534,12 +498,20 @@ impl Tcp<'_> {
                 unsafe { touch::copy(from, to, part) };
             }
             self.unpin(pinned.unwrap_or(NONE));
+            let from = self.scratch_bytes().as_ptr() as u64;
             let payload = &mut self.streams[index].payload;
+            if payload.has_sum {
+                // SAFETY: the source lies in the scratch buffer.
+                payload.sum = unsafe { sums::of_memory(payload.sum, from, part) };
+            }
             payload.left -= part;
             payload.address = payload.address.wrapping_add(part);
             self.scratch_pass(part as usize);
         }
         if self.streams[index].payload.left > 0 || !events.has_room() {
+            return Ok(false);
+        }
+        if self.streams[index].payload.has_sum && !self.parse_sum(index)? {
             return Ok(false);
         }
         self.finish_payload(index, events)?;
@@ -589,7 +561,7 @@ fn touch_out(from: &[u8], to: *mut u8) {
 }
 
 #[inline]
-fn received(peer: usize, slot: u32, head: Head, length: u32) -> Completion {
+pub(super) fn received(peer: usize, slot: u32, head: Head, length: u32) -> Completion {
     let slot = RecvSlot(slot.into());
     Completion::Received { peer: PeerIndex(peer as u32), slot, head, length }
 }

@@ -4,11 +4,14 @@ use super::out::PIECES_MAX;
 use super::rail::Tcp;
 use super::socket::{self, Moved, NO_PIECE, Piece};
 use super::stream::Stream;
-use crate::fabric::{LocalSpan, RailKey};
+use super::sums::{self, SUM_BYTES};
+use crate::fabric::{Line, LocalSpan, RailKey};
 use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 
-/// Staged bytes that ops leave free for answers: 64 refusals, and the count.
+/// Staged bytes that ops leave free for answers: 64 refusals, and the count, with their sums.
 pub(super) const ROOM_FOR_ANSWERS: u32 = 1024;
+/// Room for the sums of a header and of a payload.
+pub(super) const ROOM_FOR_SUMS: u32 = 2 * SUM_BYTES as u32;
 /// Payloads up to here are copied to the staged bytes: cheaper than a piece of their own.
 pub(super) const COPIED_MAX: u64 = 1024;
 /// Bytes of one call at least, so that a small budget does not cost a call per page.
@@ -113,6 +116,8 @@ impl Tcp<'_> {
         }
         // SAFETY: the caller vouches for the payload.
         unsafe { stream.out.put_from(address + sent, (length - sent) as u32) };
+        // SAFETY: as above.
+        unsafe { stream.put_sum(address, length) };
         stream.out.direct_ends();
         if !stream.out.is_empty() {
             self.mark_dirty(index);
@@ -129,7 +134,7 @@ impl Tcp<'_> {
     pub(super) fn stage(&mut self, index: usize, frame: &StreamFrame) {
         let mut header = [0; HEADER_BYTES_MAX];
         let length = frame.encode(&mut header);
-        self.streams[index].out.put(&header[..length]);
+        self.streams[index].put_header(&header[..length]);
     }
 
     /// Stages what is owed to the peer, if there is room.
@@ -171,7 +176,7 @@ impl Tcp<'_> {
     fn serve_one(&mut self, index: usize) -> bool {
         let (peer, n) = self.peer_of(index);
         let stream = &self.streams[index];
-        let room = ROOM_FOR_ANSWERS + HEADER_BYTES_MAX as u32 + COPIED_MAX as u32;
+        let room = ROOM_FOR_ANSWERS + HEADER_BYTES_MAX as u32 + COPIED_MAX as u32 + ROOM_FOR_SUMS;
         if !stream.out.has_room(room) || !stream.out.has_span_room() {
             return false;
         }
@@ -188,15 +193,53 @@ impl Tcp<'_> {
         let stream = &mut self.streams[index];
         stream.served = stream.served.wrapping_add(1);
         let Some(region) = found else { return true };
-        if u64::from(length) <= COPIED_MAX {
+        let is_copied = u64::from(length) <= COPIED_MAX;
+        if is_copied {
             // SAFETY: the range lies in a registered region, which is pinned (`hold`).
             unsafe { stream.out.put_from(asked.address, length) };
-            self.domain.pin(region, -1);
         } else {
             // SAFETY: as above; pinned until the span was sent or dropped.
             unsafe { stream.out.span(asked.address, length.into(), region + 1) };
         }
+        // SAFETY: as above.
+        unsafe { stream.put_sum(asked.address, length.into()) };
+        if is_copied {
+            self.domain.pin(region, -1);
+        }
         true
+    }
+}
+
+impl Stream {
+    /// Stages a header, for which there is room.
+    #[inline]
+    pub(super) fn put_header(&mut self, header: &[u8]) {
+        self.out.put(header);
+        if self.sums {
+            self.out.put(&sums::of(header).to_le_bytes());
+        }
+    }
+
+    /// Stages a line behind its header.
+    #[inline]
+    pub(super) fn put_line(&mut self, line: &Line) {
+        self.out.put(line);
+        if self.sums {
+            self.out.put(&sums::of(line).to_le_bytes());
+        }
+    }
+
+    /// Stages the sum of a payload that was staged, or queued, or sent, where sums are wanted.
+    ///
+    /// # Safety
+    /// - the payload is valid for reads.
+    #[inline]
+    pub(super) unsafe fn put_sum(&mut self, address: u64, length: u64) {
+        if self.sums && length > 0 {
+            // SAFETY: the caller vouches for the payload.
+            let sum = unsafe { sums::of_memory(0, address, length) };
+            self.out.put(&sum.to_le_bytes());
+        }
     }
 }
 

@@ -230,6 +230,17 @@ impl<'m> Tcp<'m> {
     /// Takes a peer into use, over connected sockets of which the first carries sends and lines.
     /// They stay the caller's, who closes them after [`crate::fabric::Provider::peer_close`].
     pub fn peer_open(&mut self, peer: PeerIndex, fds: &[i32]) -> Result<(), PeerOpenError> {
+        self.peer_open_with(peer, fds, false)
+    }
+
+    /// The same with sums behind headers and payloads, as both sides have agreed (W9.1), or
+    /// without.
+    pub fn peer_open_with(
+        &mut self,
+        peer: PeerIndex,
+        fds: &[i32],
+        sums: bool,
+    ) -> Result<(), PeerOpenError> {
         match self.peers.get(peer.as_usize()) {
             Some(record) if record.state == State::Closed => {}
             Some(_) | None => return Err(PeerOpenError::Index),
@@ -256,14 +267,15 @@ impl<'m> Tcp<'m> {
         let record = &mut self.peers[peer.as_usize()];
         *record = Peer::opened(fds.len() as u32, record.aside, (record.held, record.long_held));
         if self.has_helpers() {
-            self.open_aside(peer, &aside);
+            self.open_aside(peer, &aside, sums);
         }
         for (n, fd) in fds.iter().enumerate() {
             let index = self.stream_index(peer, n);
             let is_dirty = self.streams[index].is_dirty;
             // the first alone carries messages
             let peeked = Peeked::opened(n == 0 && !self.is_bulk && socket::remember_peeks(*fd));
-            let fresh = Stream::opened(*fd, is_dirty, peeked, self.area.out(peer.as_usize(), n));
+            let out = self.area.out(peer.as_usize(), n);
+            let fresh = Stream::opened(*fd, is_dirty, sums, peeked, out);
             self.streams[index] = fresh;
             self.open[self.open_count] = index as u32;
             self.open_count += 1;

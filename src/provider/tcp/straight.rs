@@ -9,7 +9,7 @@ use super::pull::{Garbage, Read};
 use super::rail::{NONE, Tcp};
 use super::stream::To;
 use crate::base::ids::PeerIndex;
-use crate::fabric::{Next, RecvSlot};
+use crate::fabric::{DownCause, Next, RecvSlot};
 use crate::wire::stream::{self, HEADER_BYTES_MAX};
 
 /// Staged bytes that one look hands over.
@@ -33,7 +33,7 @@ impl Tcp<'_> {
             }
         }
         self.next_in_scratch(index).unwrap_or_else(|Garbage| {
-            self.break_off(self.peer_of(index).0);
+            self.break_off(self.peer_of(index).0, DownCause::Failed);
             Next::Poll
         })
     }
@@ -49,7 +49,7 @@ impl Tcp<'_> {
         let index = is_alone.then(|| self.open_stream(0))?;
         let stream = &self.streams[index];
         let is_short = stream.payload.to == To::Nowhere && stream.out.only_staged().is_some();
-        (is_short && stream.carried == 0).then_some(index)
+        (is_short && stream.carried == 0 && !stream.sums).then_some(index)
     }
 
     /// The next send in the scratch buffer. Carries out the lines before it.

@@ -4,10 +4,15 @@ use super::ops::List;
 use super::out::Out;
 use super::peek::Peeked;
 use crate::base::carve::Zeroable;
-use crate::wire::stream::{HEADER_BYTES_MAX, READS_MAX, UNANSWERED_MAX};
+use crate::fabric::LINE_BYTES;
+use crate::wire::stream::{READS_MAX, SUM_BYTES, UNANSWERED_MAX, WRITE_HEADER_BYTES};
 
 /// Reads of the peer that may wait to be answered.
 pub const ASKED_MAX: usize = READS_MAX as usize;
+
+/// What may be kept of a frame of which the rest has not come: with sums a line, which nobody may
+/// see before it is known to be right, else a header.
+pub const CARRY_BYTES: usize = WRITE_HEADER_BYTES + LINE_BYTES + 2 * SUM_BYTES;
 
 /// Where a payload goes that has come in part.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -44,6 +49,10 @@ pub struct Payload {
     pub has_immediate: bool,
     /// Of a write: whether nobody waits for its answer.
     pub silent: bool,
+    /// Whether its sum follows.
+    pub has_sum: bool,
+    /// The sum of what has come.
+    pub sum: u32,
     /// Where it goes.
     pub to: To,
 }
@@ -65,6 +74,10 @@ pub struct Stream {
     pub bye: bool,
     /// Whether what came last was a write with a long payload.
     pub was_long: bool,
+    /// Whether sums follow headers and payloads, both ways.
+    pub sums: bool,
+    /// Whether one was wrong.
+    pub is_changed: bool,
     /// Whether answers must go out although nothing else does.
     pub answer_now: bool,
     /// Bytes of `carry`.
@@ -72,7 +85,7 @@ pub struct Stream {
     /// What was read and is still with the kernel.
     pub peeked: Peeked,
     /// The start of a frame of which the rest has not come.
-    pub carry: [u8; HEADER_BYTES_MAX],
+    pub carry: [u8; CARRY_BYTES],
     pub payload: Payload,
     pub out: Out,
     /// Writes and adds of the peer that were carried out or refused.
@@ -103,7 +116,7 @@ unsafe impl Zeroable for Stream {}
 impl Stream {
     /// A stream that was just opened. It may still be in the list of those with something to send
     /// from an earlier use.
-    pub fn opened(fd: i32, is_dirty: bool, peeked: Peeked, out: Out) -> Stream {
+    pub fn opened(fd: i32, is_dirty: bool, sums: bool, peeked: Peeked, out: Out) -> Stream {
         Stream {
             fd,
             is_open: true,
@@ -112,10 +125,12 @@ impl Stream {
             is_blocked: false,
             bye: false,
             was_long: false,
+            sums,
+            is_changed: false,
             answer_now: false,
             carried: 0,
             peeked,
-            carry: [0; HEADER_BYTES_MAX],
+            carry: [0; CARRY_BYTES],
             payload: Payload::default(),
             out,
             answered: 0,

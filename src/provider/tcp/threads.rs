@@ -39,7 +39,7 @@ const BATCH: usize = 16;
 #[derive(Copy, Clone)]
 pub(super) enum Command {
     /// Takes streams of a peer; the descriptors are the thread's own.
-    Open { peer: PeerIndex, fds: [i32; super::STREAMS_MAX], count: usize },
+    Open { peer: PeerIndex, fds: [i32; super::STREAMS_MAX], count: usize, sums: bool },
     /// A write whose source is pinned; `op` is the number of its entry.
     Write {
         op: u32,
@@ -316,10 +316,10 @@ impl Work {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Open { peer, fds, count } => {
+            Command::Open { peer, fds, count, sums } => {
                 let own = &mut self.fds[peer.as_usize() * super::STREAMS_MAX..][..count];
                 own.copy_from_slice(&fds[..count]);
-                if self.rail.peer_open(peer, &fds[..count]).is_err() {
+                if self.rail.peer_open_with(peer, &fds[..count], sums).is_err() {
                     self.tell(Event::Down { peer, cause: DownCause::Failed });
                 }
             }

@@ -47,13 +47,15 @@ struct Scene {
     lanes: u32,
     peer: Peer,
     act: fn(&mut Stage<'_, '_>),
+    /// A message of the peer's comes before the request is reported.
+    moves: bool,
 }
 
 const fn scene(class: Class, words: &'static str, act: fn(&mut Stage<'_, '_>)) -> Scene {
-    Scene { class, words, pull: false, lanes: 1, peer: Peer::Says, act }
+    Scene { class, words, pull: false, lanes: 1, peer: Peer::Says, act, moves: false }
 }
 
-const SCENES: [Scene; 20] = [
+const SCENES: [Scene; 21] = [
     scene(Class::NeverPosted, "the peer owes a receive: it has posted none", sent_unasked),
     Scene { pull: true, ..scene(Class::NeverPosted, "1 message(s) of ours", sent_unasked) },
     scene(Class::NeverSent, "the peer owes a message", received_unsent),
@@ -65,6 +67,7 @@ const SCENES: [Scene; 20] = [
     scene(Class::LostSlot, "rail 0 owes the slot of group 0: we have written it", own_slot_lost),
     scene(Class::DeadRail, "rail 0 (generation 1) owes stripes", writes_stuck),
     scene(Class::DeadRail, "which have not come", writes_stuck_at_peer),
+    Scene { moves: true, ..scene(Class::SlowRail, "something moved 0 ms ago", writes_stuck) },
     Scene { lanes: 3, ..scene(Class::DeadRail, "no rail lives that could carry it", all_dead) },
     Scene { lanes: 3, ..scene(Class::DeadRail, "no rail lives", all_dead_at_receiver) },
     Scene { peer: Peer::Stopped, ..scene(Class::StoppedPeer, "owes an answer", received_unsent) },
@@ -230,6 +233,10 @@ fn every_class_is_named_where_it_is_brought_about() {
             let seen = Tick::of(SEEN_MS, LOOK_MS);
             assert_eq!(stage.world.endpoints[0].watch(CONNECTION, seen).open, 1, "scene {at}");
             let now = Tick::of(SEEN_MS + u64::from(STALL_MS), LOOK_MS);
+            if scene.moves {
+                stage.send(1, 9, SHORT);
+                stage.both();
+            }
             let endpoint = &mut stage.world.endpoints[0];
             assert_eq!(endpoint.watch(CONNECTION, now).unreported_ms, STALL_MS);
             let request = endpoint.next_stalled(CONNECTION, STALL_MS, now).expect("one");

@@ -1,0 +1,202 @@
+//! What a rail over TCP has lost although it stands: bytes that were changed on the way, behind a
+//! checksum that was made anew, are no loss to the kernels of both ends. Each side says how it
+//! stands (W8.12); what one has sent, and the other, whose program polls, does not have for a long
+//! time, is lost.
+//!
+//! Pure. Whether it is a long time, and whether all that was sent has reached the peer's host, is
+//! the caller's to know.
+#![forbid(unsafe_code)]
+
+use super::stall::send_waits;
+use crate::base::seq::Seq;
+use crate::wire::RAILS_MAX;
+use crate::wire::status::{RailStanding, STATUS_FRESH, Standing, Status, StatusHello, Waits};
+use core::fmt;
+
+/// What a peer has not acknowledged.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum What {
+    /// Messages of the stream, from this number on.
+    Stream(u32),
+    /// The slot of this group.
+    Slot(u32),
+    /// Stripes of the long message with this number.
+    Stripes(u32),
+    /// That long message, whose stripes have come.
+    Message(u32),
+    /// Nothing of ours: the peer's word that it has a message, or of credits, is not here.
+    Word(u32),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Stream(number) => write!(f, "message {number} of the stream"),
+            What::Slot(group) => write!(f, "the slot of group {group}"),
+            What::Stripes(number) => write!(f, "stripes of send {number}"),
+            What::Message(number) => write!(f, "a part of send {number}"),
+            What::Word(_) => write!(f, "an acknowledgement, or credits, of the peer's"),
+        }
+    }
+}
+
+/// Something that is missing, and the rail that carried it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Missing {
+    /// What. While it stays the same, nothing of it moves.
+    pub what: What,
+    /// How much of it there is.
+    pub mark: u64,
+    /// Which rail.
+    pub lane: u8,
+}
+
+impl Missing {
+    /// Whether the answer may stand behind other things that the peer sends on that rail: then it
+    /// is missing only while nothing comes.
+    pub const fn is_answered(&self) -> bool {
+        match self.what {
+            What::Stream(_) | What::Slot(_) => false,
+            What::Stripes(_) | What::Message(_) | What::Word(_) => true,
+        }
+    }
+}
+
+/// The first thing that is missing on a rail over TCP between two sides, as both say. Where any
+/// rail may have lost it, `turn` says which counts.
+pub fn missing(ours: &StatusHello, theirs: &StatusHello, turn: u8) -> Option<Missing> {
+    let stands = |status: &Status| {
+        let is_open = Standing::from_wire(status.standing) == Standing::Open;
+        let unsettled = [RailStanding::Failing, RailStanding::Fenced, RailStanding::Joining];
+        is_open && !unsettled.iter().any(|state| status.lane_that_is(*state).is_some())
+    };
+    let (us, them) = (&ours.status, &theirs.status);
+    if us.pull != 0 || them.flags & STATUS_FRESH == 0 || !stands(us) || !stands(them) {
+        return None;
+    }
+    let found = in_stream(us, them)
+        .or_else(|| in_slots(us, theirs))
+        .or_else(|| in_long(ours, them, turn))
+        .or_else(|| in_credits(ours, them))?;
+    let lane = usize::from(found.lane) % RAILS_MAX;
+    let is_tcp = us.lanes_tcp >> lane & 1 == 1;
+    (is_tcp && us.lane(lane) == RailStanding::Up).then_some(found)
+}
+
+fn in_stream(us: &Status, them: &Status) -> Option<Missing> {
+    let what = What::Stream(them.eager_expected);
+    let is_missing = Seq(them.eager_expected).before(Seq(us.eager_number));
+    is_missing.then_some(Missing { what, mark: 0, lane: us.control })
+}
+
+fn in_slots(us: &Status, theirs: &StatusHello) -> Option<Missing> {
+    let group = theirs.status.group_next;
+    let is_missing =
+        theirs.send.waits() == Waits::Slot && Seq(us.slots_next).ahead_of(Seq(group)) > 0;
+    is_missing.then_some(Missing { what: What::Slot(group), mark: 0, lane: us.control })
+}
+
+fn in_long(ours: &StatusHello, them: &Status, turn: u8) -> Option<Missing> {
+    let (send, number) = (&ours.send, ours.send.sequence);
+    let carrier = (send.rails & ours.status.lanes_tcp).checked_ilog2().map(|lane| lane as u8);
+    let mark = send.posted ^ send.written.rotate_left(1);
+    match send.waits() {
+        Waits::Completion => Some(Missing { what: What::Stripes(number), mark, lane: carrier? }),
+        Waits::Delivery if Seq(number).before(Seq(them.arrived_through)) => {
+            Some(Missing { what: What::Word(number), mark, lane: them.control })
+        }
+        Waits::Delivery => {
+            // its stripes have all been answered
+            let up = ours.status.up & ours.status.lanes_tcp;
+            let mut lanes = (0..RAILS_MAX as u8).filter(|lane| up >> lane & 1 == 1);
+            let lane = lanes.nth(usize::from(turn) % (up.count_ones().max(1) as usize))?;
+            Some(Missing { what: What::Message(number), mark, lane })
+        }
+        _ => None,
+    }
+}
+
+fn in_credits(ours: &StatusHello, them: &Status) -> Option<Missing> {
+    let us = &ours.status;
+    let is_missing = send_waits(us, &ours.send) == Waits::Credit
+        && Seq(them.credits_given).ahead_of(Seq(us.credits_through)) > 0;
+    let what = What::Word(us.credits_through);
+    is_missing.then_some(Missing { what, mark: 0, lane: them.control })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both sides of a connection of two rails over TCP on which nothing is open.
+    fn sides() -> [StatusHello; 2] {
+        let mut side = StatusHello::ZERO;
+        side.status.standing = Standing::Open as u8;
+        side.status.flags = STATUS_FRESH;
+        (side.status.lane_count, side.status.up, side.status.lanes_tcp) = (2, 3, 3);
+        side.status.lane_set(0, 1, RailStanding::Up);
+        side.status.lane_set(1, 1, RailStanding::Up);
+        [side; 2]
+    }
+
+    #[test]
+    fn nothing_is_missing_where_nothing_was_sent() {
+        let [us, them] = sides();
+        assert_eq!(missing(&us, &them, 0), None);
+    }
+
+    #[test]
+    fn stream_and_slot_are_missing_on_our_rail_of_control() {
+        let [mut us, mut them] = sides();
+        us.status.control = 1;
+        (us.status.eager_number, them.status.eager_expected) = (7, 5);
+        let found = missing(&us, &them, 0).unwrap();
+        assert_eq!((found.what, found.lane, found.is_answered()), (What::Stream(5), 1, false));
+        them.status.eager_expected = 7;
+        (us.status.slots_next, them.status.group_next) = (3, 2);
+        assert_eq!(missing(&us, &them, 0), None, "it wants to send nothing");
+        them.send.waits = Waits::Slot as u8;
+        assert_eq!(missing(&us, &them, 0).map(|it| it.what), Some(What::Slot(2)));
+        us.status.lanes_tcp = 1;
+        assert_eq!(missing(&us, &them, 0), None, "no rail of TCP");
+    }
+
+    #[test]
+    fn long_message_is_missing_on_the_rail_that_carries_it_and_its_word_on_the_peers() {
+        let [mut us, mut them] = sides();
+        (us.send.sequence, us.send.rails, us.send.waits) = (4, 2, Waits::Completion as u8);
+        assert_eq!(
+            missing(&us, &them, 0).map(|it| (it.what, it.lane)),
+            Some((What::Stripes(4), 1))
+        );
+        us.send.waits = Waits::Delivery as u8;
+        let lanes = [0, 1, 2].map(|turn| missing(&us, &them, turn).unwrap().lane);
+        assert_eq!(lanes, [0, 1, 0], "any of them");
+        them.status.arrived_through = 5;
+        let found = missing(&us, &them, 0).unwrap();
+        assert_eq!((found.what, found.lane, found.is_answered()), (What::Word(4), 0, true));
+    }
+
+    #[test]
+    fn credits_are_missing_where_the_peer_has_given_more() {
+        let [mut us, mut them] = sides();
+        us.send.waits = Waits::Credit as u8;
+        (us.status.credits_through, them.status.credits_given) = (48, 48);
+        assert_eq!(missing(&us, &them, 0), None);
+        them.status.credits_given = 60;
+        assert_eq!(missing(&us, &them, 0).map(|it| it.what), Some(What::Word(48)));
+    }
+
+    #[test]
+    fn peer_whose_program_does_not_poll_and_rails_that_are_sorted_out_miss_nothing() {
+        let [mut us, mut them] = sides();
+        us.status.eager_number = 1;
+        assert!(missing(&us, &them, 0).is_some());
+        them.status.flags = 0;
+        assert_eq!(missing(&us, &them, 0), None);
+        them.status.flags = STATUS_FRESH;
+        them.status.lane_states = 0;
+        them.status.lane_set(1, 1, RailStanding::Fenced);
+        assert_eq!(missing(&us, &them, 0), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Sentences about who was silent, and what nobody may see.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::log::Level;
+use super::news::say_of;
+use crate::base::units::Span;
+use crate::connect::Peer;
+use crate::memory::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A peer that was reported as silent has spoken.
+pub(super) fn resumed(peer: &Peer, silent: Span, owed: Span) {
+    say_of(
+        Level::Warning,
+        format_args!(
+            "{peer} answers again: its host lived, and its process did not run for {} ms at \
+             least, stopped or without a processor (nothing had come of it for {} ms)",
+            owed.0 / 1_000_000,
+            silent.0 / 1_000_000
+        ),
+    );
+}
+
+/// We were not heard for a while ourselves.
+pub(super) fn paused(late: Span) {
+    say_of(
+        Level::Warning,
+        format_args!(
+            "this process did not run for {} ms at least: it was stopped, or got no processor; \
+             peers may have reported it as silent",
+            late.0 / 1_000_000
+        ),
+    );
+}
+
+/// Once per process.
+pub(super) fn carriers_unknown(code: i32) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // relaxed: nothing else is told by it
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "interfaces: the kernel does not tell which have lost their carrier ({}); a rail \
+                 over one is lost when it has been silent for too long",
+                Errno(code)
+            ),
+        );
+    }
+}
+
+/// Once per process.
+pub(super) fn unchecked(peer: &Peer) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // relaxed: nothing else is told by it
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} is of a version that cannot check what it reads over TCP: with it, and \
+                 others of its version, CROSSTIE_CHECKSUM=1 has no effect"
+            ),
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Bytes of a data stream are changed on the way, as by a device that makes the checksum anew: no
+//! kernel knows. What is lost so is found while both programs poll; the rail fails, and messages
+//! arrive over another, or the connection ends by name.
+
+#![allow(dead_code)] // of the shared parts
+
+#[path = "net_support/changed.rs"]
+mod changed;
+mod host_support;
+
+use changed::{Change, Way, swap};
+use crosstie::base::units::Bytes;
+use crosstie::host::{DeviceKind, Options};
+use crosstie::transport::rail::LaneState;
+use crosstie::transport::{Limits, RequestError};
+use host_support::pair::{Pair, alone};
+use host_support::stalled;
+use host_support::{Memory, Node, Place, Watch, small, wait_both};
+use std::time::{Duration, Instant};
+
+const LONG: usize = 4 << 20;
+const SETTINGS: [(&str, &str); 3] =
+    [("CROSSTIE_STALL_MS", "100"), ("CROSSTIE_TCP_RAILS", "2"), ("CROSSTIE_SOCKET_IFNAME", "lo")];
+/// Many times that in which a rail fails.
+const MUCH_LATER: Duration = Duration::from_millis(2_000);
+
+/// Two endpoints with so many rails, of which the first leads over the test.
+fn pair(rails: u8) -> (Pair, Way) {
+    let alone = alone();
+    stalled::listen(&SETTINGS);
+    let limits = Limits { rails_max: rails.into(), ..small(2).limits };
+    let options =
+        Options { device: DeviceKind::Tcp, limits, heap_bytes: Bytes::mib(64), ..small(2) };
+    let mut pair = Pair::of(alone, Node::open(&options), Node::open(&options), rails);
+    // until nothing is under way, and what was peeked at is taken
+    (0..10_000).for_each(|_| pair.progress());
+    let way = swap(pair.a.lane_socket(pair.to_b, 0).expect("an open rail"), false);
+    (pair, way)
+}
+
+/// Failures of the first rail with the code of what was changed, at either side.
+fn failures(pair: &Pair) -> u64 {
+    let of = |view: &crosstie::transport::LaneView| view.code == libc::EBADMSG;
+    pair.views(0).iter().filter(|view| of(view)).map(|view| view.stats.failures).sum()
+}
+
+fn memories(pair: &Pair) -> [Memory; 2] {
+    let [from, into] = [&pair.a, &pair.b].map(|node| Memory::new(node, Place::Private, LONG));
+    from.fill(0, LONG, 5);
+    [from, into]
+}
+
+/// A message of so many bytes crosses although something is changed, and the rail has failed.
+fn crosses(rails: u8, length: usize, back: Change, out: Change) {
+    let (mut pair, way) = pair(rails);
+    let [from, into] = memories(&pair);
+    way.back.set(back);
+    way.out.set(out);
+    let receive = pair.b.irecv(pair.to_a, &[into.incoming(0, length, 7)]).unwrap();
+    let send = pair.a.isend(pair.to_b, from.outgoing(0, length, 7)).unwrap();
+    assert_eq!(wait_both(&mut pair.b, &mut pair.a, receive).result, Ok(()));
+    assert_eq!(wait_both(&mut pair.a, &mut pair.b, send).result, Ok(()));
+    into.verify(0, length, 5);
+    assert!(way.changed() > 0, "nothing was changed");
+    assert!(failures(&pair) > 0, "{:?}", pair.views(0));
+    pair.hello();
+}
+
+#[test]
+fn slot_that_is_changed_is_written_again_over_another_rail() {
+    crosses(2, LONG, Change::Lines, Change::Nothing);
+}
+
+/// Its sender has forgotten the message when its receiver asks.
+#[test]
+fn message_whose_length_is_changed_is_sent_again_over_another_rail() {
+    crosses(2, 64, Change::Nothing, Change::Length);
+}
+
+#[test]
+fn answer_to_a_write_that_is_changed_costs_its_rail_alone() {
+    crosses(2, LONG, Change::Answers, Change::Nothing);
+}
+
+#[test]
+fn word_that_a_message_has_come_is_said_again_over_another_rail() {
+    let (mut pair, way) = pair(2);
+    let [from, into] = memories(&pair);
+    let receive = pair.b.irecv(pair.to_a, &[into.incoming(0, LONG, 7)]).unwrap();
+    let send = pair.a.isend(pair.to_b, from.outgoing(0, LONG, 7)).unwrap();
+    let watch = Watch::start();
+    // its slot has come, and some of it has left
+    while pair.view(0, 0).unwrap().stats.stripes == 0 {
+        pair.progress();
+        watch.look("stripes");
+    }
+    way.back.set(Change::Lines);
+    assert_eq!(wait_both(&mut pair.a, &mut pair.b, send).result, Ok(()));
+    assert_eq!(wait_both(&mut pair.b, &mut pair.a, receive).result, Ok(()));
+    into.verify(0, LONG, 5);
+    assert!(way.changed() > 0 && failures(&pair) > 0, "{:?}", pair.views(0));
+}
+
+#[test]
+fn connection_whose_only_rail_has_lost_something_ends_by_name() {
+    let (mut pair, way) = pair(1);
+    let [from, into] = memories(&pair);
+    way.back.set(Change::Lines);
+    let receive = pair.b.irecv(pair.to_a, &[into.incoming(0, LONG, 7)]).unwrap();
+    let send = pair.a.isend(pair.to_b, from.outgoing(0, LONG, 7)).unwrap();
+    let error = wait_both(&mut pair.b, &mut pair.a, receive).result.unwrap_err();
+    assert_eq!(error, RequestError::Fabric(libc::EBADMSG));
+    assert!(wait_both(&mut pair.a, &mut pair.b, send).result.is_err());
+    let said = stalled::said();
+    assert!(said.iter().any(|text| text.contains("has lost the slot of group")), "{said:?}");
+}
+
+#[test]
+fn peer_whose_program_computes_keeps_its_rail() {
+    let (mut pair, way) = pair(2);
+    let [from, into] = memories(&pair);
+    way.back.set(Change::Lines);
+    let receive = pair.b.irecv(pair.to_a, &[into.incoming(0, LONG, 7)]).unwrap();
+    let send = pair.a.isend(pair.to_b, from.outgoing(0, LONG, 7)).unwrap();
+    pair.a.progress();
+    let (start, watch) = (Instant::now(), Watch::start());
+    let reported = || stalled::said().iter().any(|text| text.contains("peer makes no progress"));
+    while start.elapsed() < MUCH_LATER || !reported() {
+        pair.b.progress();
+        watch.look("a report");
+    }
+    let views = pair.views(0);
+    assert!(views.iter().all(|view| view.state == LaneState::Up && view.stats.failures == 0));
+    // when it polls again what was lost is found
+    assert_eq!(wait_both(&mut pair.b, &mut pair.a, receive).result, Ok(()));
+    assert_eq!(wait_both(&mut pair.a, &mut pair.b, send).result, Ok(()));
+    into.verify(0, LONG, 5);
+    assert!(failures(&pair) > 0, "{:?}", pair.views(0));
+}
