@@ -1,5 +1,5 @@
-// 1,000 connections between two processes: how long they take to make, and a message each way on
-// every one of them, verified.
+// 1,000 connections between two processes: how long they take to make and to close, the memory that
+// becomes resident with them, and a message each way on every one of them, verified.
 #define _POSIX_C_SOURCE 200809L
 #include "example.h"
 
@@ -10,6 +10,38 @@ static xtie_connection *connections[CONNECTIONS];
 static xtie_request *sends[CONNECTIONS], *receives[CONNECTIONS];
 static xtie_memory *memory;
 static unsigned char *data;  // CONNECTIONS messages to send, then as many to receive
+static double took_us[CONNECTIONS];
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Sorts.
+static double median(double *all, size_t count)
+{
+    qsort(all, count, sizeof *all, by_size);
+    return all[count / 2];
+}
+
+// KiB of this process that are in memory, each page counted whoever else has it; 0: not known.
+static long resident_kib(void)
+{
+    char line[200];
+    long kib = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL)
+        sscanf(line, "Rss: %ld kB", &kib);
+    if (file != NULL)
+        fclose(file);
+    return kib;
+}
+
+static void memory_print(const char *side, const char *what, long before, int count)
+{
+    printf("%s, %s, new memory: %.1f KiB\n", side, what, (double)(resident_kib() - before) / count);
+}
 
 static void endpoint_open(void)
 {
@@ -60,8 +92,11 @@ static void leave(void)
     xtie_request *receive = receive_start(connections[0], &nothing, 1);
     finish(send_start(connections[0], NULL, 0, NULL), NULL);
     finish(receive, NULL);
-    for (int at = 0; at < CONNECTIONS; at++)
+    for (int at = 0; at < CONNECTIONS; at++) {
+        double start = now_us();
         connection_close(connections[at]);
+        took_us[at] = now_us() - start;
+    }
     CHECK(xtie_memory_free(endpoint, memory));
     CHECK(xtie_endpoint_close(endpoint));
 }
@@ -73,35 +108,45 @@ static void listen_side(int fd)
     xtie_listener *listener = NULL;
     CHECK(xtie_endpoint_listen(endpoint, &handle, &listener));
     handle_send(&handle, fd);
+    long before = resident_kib();
     for (int at = 0; at < CONNECTIONS; at++)
         connections[at] = accept_one(listener);
     CHECK(xtie_listener_close(endpoint, listener));
     exchange(0);
+    memory_print("accepts", "each connection with its first message", before, CONNECTIONS);
     exchange(0);
     leave();
 }
 
 static void connect_side(int fd)
 {
+    long bare = resident_kib();
     endpoint_open();
     xtie_handle handle;
     handle_receive(&handle, fd);
-    double start = now_us();
-    connections[0] = connect_one(&handle);
-    double first = now_us();
-    for (int at = 1; at < CONNECTIONS; at++)
+    long before = 0;
+    for (int at = 0; at < CONNECTIONS; at++) {
+        double start = now_us();
         connections[at] = connect_one(&handle);
-    double last = now_us();
-    printf("first connection: %.2f ms; each of %d more: %.1f us\n", (first - start) / 1e3,
-           CONNECTIONS - 1, (last - first) / (CONNECTIONS - 1));
-    for (int round = 1; round <= 2; round++) {
-        double before = now_us();
-        exchange(1);
-        printf("round %d, a message each way on all: %.2f ms\n", round, (now_us() - before) / 1e3);
+        took_us[at] = now_us() - start;
+        if (at == 0) {
+            memory_print("connects", "endpoint and first connection", bare, 1);
+            before = resident_kib();
+        }
     }
-    double closing = now_us();
+    printf("first connection: %.2f ms; ", took_us[0] / 1e3);
+    printf("each of %d more, median: %.1f us\n", CONNECTIONS - 1,
+           median(took_us + 1, CONNECTIONS - 1));
+    for (int round = 1; round <= 2; round++) {
+        double start = now_us();
+        exchange(1);
+        printf("round %d, a message each way on all: %.2f ms\n", round, (now_us() - start) / 1e3);
+        if (round == 1)
+            memory_print("connects", "each further one with its first message", before,
+                         CONNECTIONS - 1);
+    }
     leave();
-    printf("closed all: %.2f ms; storage %.1f MB a side\n", (now_us() - closing) / 1e3,
+    printf("close, median: %.1f us; storage %.1f MB a side\n", median(took_us, CONNECTIONS),
            sizeof storage / 1e6);
 }
 

@@ -113,7 +113,7 @@ fn proved(hello: LinkHello, step: Step, numbers: &LinkNumbers) -> LinkHello {
 
 /// Says a first hello that proves the key, and checks that the answer does too.
 fn greet(handle: &ListenHandle) -> (Raw, LinkHello, LinkNumbers) {
-    let raw = Raw::dial(handle);
+    let raw = Raw::dial_with(handle, Some(&Key::new(KEY).unwrap()));
     let hello = hello_to(handle);
     let mut numbers = LinkNumbers {
         connector: hello.nonce,
@@ -275,8 +275,13 @@ fn a_hello_that_was_recorded_is_worth_nothing_after_its_connection_closed() {
 fn a_first_hello_without_proof_gets_no_descriptor_and_no_reply() {
     let b = Node::new(&keyed(KEY));
     let (_, handle) = b.band.listen().unwrap();
+    let raw = Raw::knock(&handle);
+    let (_, answer) = raw.prove(handle.endpoint_id, handle.listener, None);
+    let Frame::Refused(why) = answer else { panic!("{answer:?}") };
+    assert_eq!(RefuseReason::from_wire(why.reason), RefuseReason::Key);
+    raw.closed();
     for nonce in [0, 0x1234] {
-        let raw = Raw::dial(&handle);
+        let raw = Raw::dial_with(&handle, Some(&Key::new(KEY).unwrap()));
         let arena = memfd(ARENA_BYTES);
         raw.send(Frame::LinkHello(LinkHello { nonce, ..hello_to(&handle) }), &[&arena]);
         assert_eq!(refused(&raw), RefuseReason::Key);
@@ -291,17 +296,8 @@ fn an_impostor_in_the_listeners_place_is_named() {
     b.band.close();
     let impostor = Raw::listen(handle.endpoint_id);
     let pending = a.band.connect_begin(&handle.encode()).unwrap();
+    // it holds the handle and knows no key
     let link = impostor.accept();
-    let Frame::LinkHello(hello) = link.receive() else { panic!("no hello") };
-    // it knows no key, and sends what it has heard back
-    let reply = LinkHello {
-        endpoint_id: handle.endpoint_id,
-        peer_endpoint_id: hello.endpoint_id,
-        heap_bytes: 0,
-        features: 0,
-        ..hello
-    };
-    link.send(Frame::LinkReply(reply), &[]);
     let error = until("refusal", || a.band.connect_poll(pending).err());
     assert!(matches!(error, ConnectError::Key(..)), "{error}");
     link.closed();

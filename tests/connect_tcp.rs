@@ -133,12 +133,12 @@ fn ipv6_works_and_its_handle_has_its_own_port() {
 }
 
 #[test]
-fn a_handle_names_the_host_first_while_there_is_room() {
+fn a_handle_says_beside_its_addresses_that_the_listener_answers_on_its_host() {
     let both = Limits { rails: RAIL_SHM | RAIL_TCP, ..Limits::tcp() };
     let (_, handle) = Node::new(&both).band.listen().unwrap();
     assert_eq!(handle.flags, HANDLE_LOCAL);
     let families = handle.addresses.map(|address| address.family);
-    assert_eq!(families, [Family::Local, Family::Ipv4, Family::None]);
+    assert_eq!(families, [Family::Ipv4, Family::None, Family::None]);
     let many = (1..=4).map(|n| ([127, 0, 0, n].into(), 8)).collect();
     let (_, handle) = Node::new(&Limits { addresses: many, ..both }).band.listen().unwrap();
     assert_eq!(handle.flags, HANDLE_LOCAL);

@@ -100,6 +100,10 @@ fn name_of_kind(frame: &Frame) -> &'static str {
         Frame::Ports(_) => "ports",
         Frame::Pair(..) => "pair",
         Frame::Taken(_) => "taken",
+        Frame::Knock(_) => "knock",
+        Frame::Challenge(_) => "challenge",
+        Frame::Prove(_) => "prove",
+        Frame::Proved(_) => "proved",
     }
 }
 

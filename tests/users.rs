@@ -13,7 +13,7 @@ use connect_support::*;
 use crosstie::connect::key::Key;
 use crosstie::connect::*;
 use crosstie::wire::hello::*;
-use raw::{ARENA_BYTES, Raw, hello_to, memfd};
+use raw::Raw;
 use std::sync::Mutex;
 use users::{OTHER, as_user, is_root};
 
@@ -48,9 +48,7 @@ fn another_users_process_is_refused_before_it_gets_anything_and_said_once() {
     let (_, handle) = b.band.listen().unwrap();
     let theirs = UserCause::Theirs { user: USER, unknown: false };
     for round in 1..=3 {
-        let arena = memfd(ARENA_BYTES);
-        let raw = as_user(USER, || Raw::dial(&handle));
-        raw.try_send(Frame::LinkHello(hello_to(&handle)), &[&arena]);
+        let raw = as_user(USER, || Raw::knock(&handle));
         assert_eq!(refused(&raw), RefuseReason::User);
         assert_eq!(b.band.counters().users_refused, round);
     }
@@ -66,7 +64,7 @@ fn the_user_that_stands_for_unknown_ones_is_refused_also_where_it_is_our_own() {
     let overflow = overflow_user();
     let b = as_user(overflow, || Node::new(&Limits::default()));
     let (_, handle) = b.band.listen().unwrap();
-    let raw = as_user(overflow, || Raw::dial(&handle));
+    let raw = as_user(overflow, || Raw::knock(&handle));
     assert_eq!(refused(&raw), RefuseReason::User);
 }
 
@@ -88,7 +86,7 @@ fn nothing_is_said_to_another_users_listener() {
     };
     let cause = UserCause::Theirs { user: USER, unknown: false };
     assert!(matches!(error, ConnectError::User(_, found) if found == cause), "{error}");
-    imposter.accept().closed();
+    imposter.accept_silent().closed();
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crosstie::wire::DecodeError;
 use crosstie::wire::blob::{BLOB_BYTES, BLOB_IMMEDIATE, BLOB_PULL, ConnectionBlob};
 use crosstie::wire::cell;
 use crosstie::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
+use crosstie::wire::door::DoorHello;
 use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, HANDLE_LOCAL, ListenHandle, MORE_MAX};
 use crosstie::wire::head::*;
 use crosstie::wire::hello::{
@@ -340,7 +341,7 @@ fn w7_listen_handle() {
         (0, b"crosstie"),
         (8, &[1, 0, 7, 0]),
         (16, &run::<8>(0x10)),
-        (12, &[1]),
+        (12, &[2]),
         (24, &run::<16>(0x20)),
         (40, &run::<8>(0x40)),
         (48, &[1]),
@@ -689,6 +690,35 @@ fn shared_end() -> SharedEndHello {
             length: n64(0x70),
         },
     }
+}
+
+#[test]
+fn w8_15_door() {
+    let door = DoorHello {
+        version: n32(0x10),
+        door: n64(0x20),
+        nonce: n128(0x30),
+        proof_low: n128(0x40),
+        proof_high: n128(0x50),
+        key_low: n128(0x60),
+        key_high: n128(0x70),
+    };
+    let expected: [u8; 96] = laid_out(&[
+        (0, &run::<4>(0x10)),
+        (8, &run::<8>(0x20)),
+        (16, &run::<16>(0x30)),
+        (32, &run::<16>(0x40)),
+        (48, &run::<16>(0x50)),
+        (64, &run::<16>(0x60)),
+        (80, &run::<16>(0x70)),
+    ]);
+    for (kind, said) in
+        [(17, Frame::Knock(door)), (18, Frame::Challenge(door)), (19, Frame::Prove(door))]
+    {
+        let bytes = frame(said);
+        assert_eq!((bytes[8], &bytes[16..]), (kind, &expected[..]));
+    }
+    assert_eq!(frame(Frame::Proved(door))[8], 20);
 }
 
 #[test]

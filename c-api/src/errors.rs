@@ -41,7 +41,7 @@ impl Explain for ConnectError {
             ConnectError::HandleCorrupt => XTIE_ERR_HANDLE_CORRUPT,
             ConnectError::HandleForeign => XTIE_ERR_HANDLE_FOREIGN,
             ConnectError::Version(theirs) if *theirs > WIRE_MAJOR => XTIE_ERR_VERSION_HERE,
-            ConnectError::Version(_) => XTIE_ERR_VERSION_PEER,
+            ConnectError::Version(_) | ConnectError::LocalVersion(_) => XTIE_ERR_VERSION_PEER,
             ConnectError::OtherHost | ConnectError::OtherEndpoint => XTIE_ERR_OTHER_HOST,
             ConnectError::NoInterface | ConnectError::Interface { .. } => XTIE_ERR_INTERFACE,
             ConnectError::NoListener(_) | ConnectError::OtherProgram(_) => XTIE_ERR_NO_LISTENER,

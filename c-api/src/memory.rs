@@ -101,7 +101,8 @@ pub unsafe extern "C" fn xtie_memory_alloc(
     })
 }
 
-/// Gives memory of xtie_memory_alloc back; its bytes are gone.
+/// Gives memory of xtie_memory_alloc back; its bytes are gone. Once a peer of this host has come,
+/// which reads that memory, its pages stay the endpoint's, for later allocations.
 ///
 /// memory: not to be used after XTIE_OK.
 /// Results: XTIE_OK; XTIE_ERR_MEMORY: it is not from xtie_memory_alloc, or gone;

@@ -38,9 +38,9 @@ zeroable!(
     crate::base::ring::Indices,
 );
 
-// SAFETY: a cell adds nothing to what it holds.
+// SAFETY: a cell may hold nothing, and drops nothing.
 #[cfg(not(loom))]
-unsafe impl<T: Zeroable> Zeroable for crate::base::sync::Cell<T> {}
+unsafe impl<T: Copy> Zeroable for crate::base::sync::Cell<T> {}
 
 // SAFETY: an array of zeroable values is zeroable.
 unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
@@ -72,6 +72,24 @@ pub struct RawSlice {
     pub length: usize,
 }
 
+/// Bytes that are looked at, and zeroed where one of them is not zero: a page of most machines.
+const ZEROED_BYTES: usize = 4096;
+
+/// Makes a part of a block zero.
+///
+/// # Safety
+/// - `start` is aligned to [`BLOCK_ALIGN`] and valid for reads and writes of `bytes` bytes, and
+///   nobody else touches them.
+unsafe fn zero(start: *mut u8, bytes: usize) {
+    let words = bytes / size_of::<u64>();
+    // SAFETY: by this function's contract; volatile, as the memory may never have been written.
+    let is_zero = |word: usize| unsafe { start.cast::<u64>().add(word).read_volatile() } == 0;
+    if !bytes.is_multiple_of(size_of::<u64>()) || !(0..words).all(is_zero) {
+        // SAFETY: by this function's contract.
+        unsafe { start.write_bytes(0, bytes) };
+    }
+}
+
 /// Cuts a block from front to back.
 #[derive(Debug)]
 pub struct Carver<'m> {
@@ -81,7 +99,8 @@ pub struct Carver<'m> {
 }
 
 impl<'m> Carver<'m> {
-    /// Takes a block and zeroes it.
+    /// Takes a block and zeroes it. Parts that read as zero, as memory that nobody has used yet
+    /// does, are not written: they need no page of their own.
     ///
     /// # Safety
     /// - `start` is aligned to [`BLOCK_ALIGN`] and valid for reads and writes of `length` bytes
@@ -89,8 +108,11 @@ impl<'m> Carver<'m> {
     /// - nobody else touches the block during `'m`.
     pub unsafe fn new(start: *mut u8, length: usize) -> Carver<'m> {
         debug_assert_eq!(start as usize % BLOCK_ALIGN, 0);
-        // SAFETY: valid for writes of `length` bytes by this function's contract.
-        unsafe { start.write_bytes(0, length) };
+        for at in (0..length).step_by(ZEROED_BYTES) {
+            let bytes = ZEROED_BYTES.min(length - at);
+            // SAFETY: inside the block, which is this function's alone.
+            unsafe { zero(start.add(at), bytes) };
+        }
         Carver { next: start, left: length, block: PhantomData }
     }
 
@@ -174,9 +196,9 @@ impl<'m> Carver<'m> {
 pub mod heap {
     use super::{BLOCK_ALIGN, Carver};
     extern crate std;
+    use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
     use std::vec::Vec;
 
-    #[derive(Copy, Clone)]
     #[repr(align(64))]
     struct Line(#[allow(dead_code)] [u8; BLOCK_ALIGN]);
 
@@ -184,18 +206,20 @@ pub mod heap {
     pub struct HeapBlock(Vec<Line>);
 
     impl HeapBlock {
-        /// At least `length` bytes, zeroed.
+        /// At least `length` bytes, zeroed; of a long block, memory that nobody has touched yet.
         pub fn new(length: usize) -> HeapBlock {
-            HeapBlock(std::vec![Line([0; BLOCK_ALIGN]); length.div_ceil(BLOCK_ALIGN)])
-        }
-
-        /// The same; `None`: there is no memory.
-        pub fn try_new(length: usize) -> Option<HeapBlock> {
             let lines = length.div_ceil(BLOCK_ALIGN);
-            let mut block = Vec::new();
-            block.try_reserve_exact(lines).ok()?;
-            block.resize(lines, Line([0; BLOCK_ALIGN]));
-            Some(HeapBlock(block))
+            if lines == 0 {
+                return HeapBlock(Vec::new());
+            }
+            let layout = Layout::array::<Line>(lines).expect("less than the address space");
+            // SAFETY: the layout is not of zero bytes.
+            let start: *mut Line = unsafe { alloc_zeroed(layout) }.cast();
+            if start.is_null() {
+                handle_alloc_error(layout);
+            }
+            // SAFETY: allocated just now as a vector of so many lines is; zero is a value of bytes.
+            HeapBlock(unsafe { Vec::from_raw_parts(start, lines, lines) })
         }
 
         /// First byte.

@@ -25,6 +25,13 @@ pub use loom::cell::UnsafeCell;
 pub struct CachePadded<T>(pub T);
 
 /// A place that two threads take turns to touch; whose turn it is, an index beside it says.
+#[cfg(not(loom))]
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Cell<T>(UnsafeCell<core::mem::MaybeUninit<T>>);
+
+/// The same, watched by loom.
+#[cfg(loom)]
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Cell<T>(UnsafeCell<T>);
@@ -34,9 +41,9 @@ unsafe impl<T: Send> Sync for Cell<T> {}
 
 #[cfg(not(loom))]
 impl<T: Copy> Cell<T> {
-    /// A cell that holds `item`.
+    /// A cell that holds `item`. A zeroed one holds nothing yet.
     pub const fn new(item: T) -> Cell<T> {
-        Cell(UnsafeCell::new(item))
+        Cell(UnsafeCell::new(core::mem::MaybeUninit::new(item)))
     }
 
     /// Replaces the item.
@@ -46,17 +53,18 @@ impl<T: Copy> Cell<T> {
     #[inline]
     pub unsafe fn write(&self, item: T) {
         // SAFETY: the caller has the turn.
-        unsafe { *self.0.get() = item };
+        unsafe { (*self.0.get()).write(item) };
     }
 
     /// Copies the item out.
     ///
     /// # Safety
-    /// - no other thread writes the cell until this one hands it over through an atomic.
+    /// - no other thread writes the cell until this one hands it over through an atomic;
+    /// - the cell holds an item.
     #[inline]
     pub unsafe fn read(&self) -> T {
-        // SAFETY: the caller has the turn.
-        unsafe { *self.0.get() }
+        // SAFETY: the caller has the turn, and says that an item is there.
+        unsafe { (*self.0.get()).assume_init() }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Where an endpoint's side band answers on its host: an abstract name, and a path for peers that
-//! share `/dev/shm` but not the network namespace. Both follow from the endpoint id.
+//! share `/dev/shm` but not the network namespace. Both follow from the endpoint id, one way: all
+//! users of the host can read them, and learn nothing of the id.
 #![forbid(unsafe_code)]
 
 extern crate std;
 
+use super::key::public_number;
 use super::os;
 use super::peer::TextBuffer;
 use super::socket::{Name, Socket};
@@ -65,6 +67,7 @@ impl PathText {
 /// The names of one endpoint.
 #[derive(Copy, Clone, Debug)]
 pub struct Address {
+    /// Of the endpoint, for everybody to see.
     id: u128,
     path: PathText,
     path_temporary: PathText,
@@ -73,7 +76,7 @@ pub struct Address {
 impl Address {
     /// The names of endpoint `id`; `None` when `dir` is too long.
     pub fn new(dir: &Path, id: u128) -> Option<Address> {
-        let dir = dir.as_os_str().as_bytes();
+        let (dir, id) = (dir.as_os_str().as_bytes(), public_number(id));
         let path = PathText::new(dir, id, SUFFIX)?;
         let path_temporary = PathText::new(dir, id, SUFFIX_TEMPORARY)?;
         Some(Address { id, path, path_temporary })

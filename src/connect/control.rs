@@ -188,7 +188,7 @@ impl<M: LinkMemory> Control<M> {
             listening: None,
             listeners: listener::table(endpoint_id, config.listeners_max),
             listeners_live: 0,
-            links: core::iter::repeat_with(Link::free).take(links).collect(),
+            links: Vec::with_capacity(links),
             links_free: (0..links as u32).rev().collect(),
             links_greeted: 0,
             links_order: 0,
@@ -423,10 +423,9 @@ impl<M: LinkMemory> Control<M> {
 
     /// Whether there is nothing to wait for any more.
     pub fn is_done(&self) -> bool {
-        let links = self.links.len() - self.links_free.len();
         self.worked
             && self.listeners_live == 0
-            && links == 0
+            && self.links_used() == 0
             && self.greetings.is_empty()
             && self.owing.count() == 0
             && self.graves.iter().all(Option::is_none)

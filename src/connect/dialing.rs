@@ -7,6 +7,7 @@ use super::address::{self, Address};
 use super::channel::Channel;
 use super::connection::NONE;
 use super::control::{Control, RETRY, TOKEN_LINK};
+use super::entry::Waits;
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::link::LinkPhase;
@@ -41,8 +42,7 @@ impl<M: LinkMemory> Control<M> {
         handle: &ListenHandle,
         deadline: Instant,
     ) -> Result<u32, ConnectError> {
-        let says_local = handle.flags & HANDLE_LOCAL != 0
-            || handle.addresses.iter().any(|address| address.family == Family::Local);
+        let says_local = handle.flags & HANDLE_LOCAL != 0;
         let same_host = handle.node_id == self.node_id;
         let local = same_host && says_local && self.config.rails & RAIL_SHM != 0;
         let route = match self.config.rails & RAIL_TCP {
@@ -58,6 +58,12 @@ impl<M: LinkMemory> Control<M> {
         let peer =
             Peer { node_id: handle.node_id, endpoint_id: handle.endpoint_id, ..Peer::default() };
         let theirs = rails_of(handle, says_local);
+        if same_host && self.config.rails & RAIL_SHM != 0 && handle.is_of_older_door() {
+            if route.is_empty() {
+                return Err(ConnectError::LocalVersion(peer));
+            }
+            (self.config.note)(Note::LocalVersion(peer));
+        }
         if !local && route.is_empty() {
             let ours = self.config.rails;
             return Err(match same_host || ours & RAIL_TCP != 0 {
@@ -73,6 +79,7 @@ impl<M: LinkMemory> Control<M> {
         link.rail = if local { Rail::Shm } else { Rail::Tcp };
         link.address =
             local.then(|| Address::new(&self.config.shm_dir, handle.endpoint_id)).flatten();
+        link.entry.listener = handle.listener;
         link.route = route;
         link.nonce = nonce;
         link.peer = peer;
@@ -124,6 +131,7 @@ impl<M: LinkMemory> Control<M> {
         self.link_phase(index, LinkPhase::Dialing);
         let link = &mut self.links[index as usize];
         link.rail = Rail::Tcp;
+        link.entry.waits = Waits::Nothing;
         (link.arena, link.arena_bytes, link.heap, link.doorbell) = (None, 0, None, None);
         (link.together, link.copies, link.features) = (false, false, 0);
         (link.peer.pid, link.pid) = (0, 0);
@@ -134,8 +142,10 @@ impl<M: LinkMemory> Control<M> {
     pub fn turned_away(&mut self, index: u32, error: ConnectError) {
         let mut result = Err(error);
         if self.links[index as usize].rail == Rail::Shm && self.has_route(index) {
-            if let ConnectError::User(peer, cause) = error {
-                self.user_refused(peer, cause);
+            match error {
+                ConnectError::User(peer, cause) => self.user_refused(peer, cause),
+                ConnectError::LocalVersion(peer) => (self.config.note)(Note::LocalVersion(peer)),
+                _ => {}
             }
             result = self.dial_otherwise(index, error);
         }
@@ -174,7 +184,7 @@ impl<M: LinkMemory> Control<M> {
         link.pid = socket.pid();
         link.peer.pid = link.pid.max(0) as u32;
         link.socket = Some(socket);
-        match self.say_hello(index) {
+        match self.arena_make(index).and_then(|()| self.knock(index)) {
             Ok(()) => {}
             // turned away before we spoke: why, is there to be read
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -184,7 +194,8 @@ impl<M: LinkMemory> Control<M> {
         Ok(())
     }
 
-    fn dial_error(&mut self, index: u32, error: &io::Error) -> ConnectError {
+    /// What a local door, or memory for it, says.
+    pub fn dial_error(&mut self, index: u32, error: &io::Error) -> ConnectError {
         let link = &self.links[index as usize];
         match error.kind() {
             // reset: it was shut while we stood in it
@@ -202,8 +213,8 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Makes the arena and sends `LinkHello`.
-    fn say_hello(&mut self, index: u32) -> io::Result<()> {
+    /// Makes the arena, which nobody gets yet.
+    fn arena_make(&mut self, index: u32) -> io::Result<()> {
         let arena_bytes = self.rings_bytes * self.connections.len() as u64;
         if self.links[index as usize].arena.is_none() {
             let arena = self.memory.create_arena(arena_bytes).map_err(|error| match error {
@@ -218,9 +229,14 @@ impl<M: LinkMemory> Control<M> {
             link.arena = Some(arena);
             link.arena_bytes = arena_bytes;
         }
-        self.watch_socket(index)?;
+        Ok(())
+    }
+
+    /// Sends `LinkHello` to a listener that has proved to be the one that is meant.
+    pub fn say_hello(&mut self, index: u32) -> io::Result<()> {
         self.watch(index)?;
         self.memory.allow_tracer();
+        let arena_bytes = self.links[index as usize].arena_bytes;
         let hello = LinkHello { arena_bytes, ..self.hello_of(index) };
         self.send_hello(index, &Frame::LinkHello(hello))
     }

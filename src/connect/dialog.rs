@@ -44,7 +44,10 @@ impl<M: LinkMemory> Control<M> {
                 Frame::Taken(_) | Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_),
                 _,
             )
-            | (Frame::StreamHello(..), _) => self.nonsense(link),
+            | (Frame::StreamHello(..), _)
+            | (Frame::Knock(_) | Frame::Challenge(_) | Frame::Prove(_) | Frame::Proved(_), _) => {
+                self.nonsense(link)
+            }
         }
     }
 

@@ -94,6 +94,8 @@ pub enum ConnectError {
     Key(Peer, KeyCause),
     /// One side refuses the other's user, over shared memory.
     User(Peer, UserCause),
+    /// The peer speaks another version of what is said within a host.
+    LocalVersion(Peer),
     /// No rail that both sides allow leads to the peer.
     Rail {
         /// Who.
@@ -203,6 +205,11 @@ impl fmt::Display for DialCause {
     }
 }
 
+/// What another release of one host says.
+const OTHER_LOCAL_VERSION: &str = "speaks another version of the handshake within a host, and is \
+                                   refused over shared memory: use one release on this host, or \
+                                   CROSSTIE_RAILS=tcp";
+
 /// What may have no room.
 const NO_MEMORY: &str = "no memory for the rings of a connection: the host, the container's \
                          limit, or one of this process (ulimit -f, ulimit -v) has no room for \
@@ -304,6 +311,7 @@ impl fmt::Display for ConnectError {
             ConnectError::Protocol(peer) => write!(f, "{peer} broke the protocol"),
             ConnectError::Key(peer, cause) => write!(f, "{peer}{} {cause}", peer.tried),
             ConnectError::User(peer, cause) => write!(f, "{peer} {cause}"),
+            ConnectError::LocalVersion(peer) => write!(f, "{peer} {OTHER_LOCAL_VERSION}"),
             ConnectError::Rail { peer, ours, theirs, same_host } => {
                 rail_sentence(peer, *ours, *theirs, *same_host, f)
             }

@@ -244,10 +244,12 @@ pub struct BandCounters {
     pub keys_refused: u64,
     /// Processes of this host that were not let in because of their user.
     pub users_refused: u64,
-    /// Pings answered.
-    pub pongs: u64,
+    /// Peers of this host that speak another version of the handshake within it.
+    pub local_versions_refused: u64,
     /// Peers refused because they speak another major version.
     pub versions_refused: u64,
+    /// Pings answered.
+    pub pongs: u64,
     /// Peers turned away for want of descriptors.
     pub descriptors_short: u64,
     /// Peers turned away for want of memory.

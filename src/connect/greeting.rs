@@ -10,6 +10,7 @@ extern crate std;
 use super::address;
 use super::channel::Channel;
 use super::control::{Control, TOKEN_GREETING, TOKEN_LINK, door_token};
+use super::entry::{Caller, Then};
 use super::event::Side;
 use super::link::LinkPhase;
 use super::listening::{DOORS, Door};
@@ -29,9 +30,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::vec::Vec;
 
-/// Sockets that may be silent at a time. Peers speak within a round trip, so that even a thousand
-/// that dial at once seldom meet a full table.
-const GREETINGS_MAX: usize = 64;
+/// Sockets that may stand at a time. Peers of other hosts speak within a round trip, and those of
+/// this one within two, so that even a thousand that dial at once seldom meet a full table.
+const GREETINGS_MAX: usize = 256;
 /// How long a socket may take to say its first frame, if no shorter deadline is set.
 const GREETING_TIME_MAX: Span = Span::millis(10_000);
 /// New sockets taken from one listening socket at a time, so that a scanner cannot hold the lock.
@@ -48,6 +49,8 @@ struct Greeting {
     order: u64,
     /// Bytes that have come.
     length: usize,
+    /// How far it is at a door of this host.
+    caller: Caller,
 }
 
 /// The table of them.
@@ -225,10 +228,20 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         let mut bytes = [0; FRAME_BYTES_MAX];
+        let mut caller = match &channel {
+            Channel::Record(_) => Caller::Silent,
+            Channel::Stream(_) => Caller::LetIn,
+        };
         let length = match read_first(&channel, &mut bytes, 0) {
             First::Frame(length, received) => {
-                self.welcome(channel, &bytes[..length], received, false);
-                return;
+                match self.door_asked(&channel, &mut caller, &bytes[..length]) {
+                    Then::Welcome => {
+                        self.welcome(channel, &bytes[..length], received, false);
+                        return;
+                    }
+                    Then::Gone => return,
+                    Then::Wait => 0,
+                }
             }
             First::Part(length) => length,
             First::Silent => {
@@ -253,7 +266,7 @@ impl<M: LinkMemory> Control<M> {
         greetings.order += 1;
         greetings.count += 1;
         let order = greetings.order;
-        greetings.all[place] = Some(Greeting { channel, deadline, order, length });
+        greetings.all[place] = Some(Greeting { channel, deadline, order, length, caller });
     }
 
     /// More has come of a first frame, or the end.
@@ -273,9 +286,19 @@ impl<M: LinkMemory> Control<M> {
             First::Frame(length, received) => {
                 let mut bytes = [0; FRAME_BYTES_MAX];
                 bytes[..length].copy_from_slice(&row[..length]);
-                let Some(greeting) = self.greetings.all[place].take() else { return };
-                self.greetings.count -= 1;
-                self.welcome(greeting.channel, &bytes[..length], received, true);
+                let Some(mut greeting) = self.greetings.all[place].take() else { return };
+                let caller = &mut greeting.caller;
+                match self.door_asked(&greeting.channel, caller, &bytes[..length]) {
+                    Then::Wait => self.greetings.all[place] = Some(greeting),
+                    Then::Gone => {
+                        self.greetings.count -= 1;
+                        self.poller.remove(greeting.channel.as_fd());
+                    }
+                    Then::Welcome => {
+                        self.greetings.count -= 1;
+                        self.welcome(greeting.channel, &bytes[..length], received, true);
+                    }
+                }
             }
         }
     }

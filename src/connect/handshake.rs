@@ -8,6 +8,7 @@ use super::connection::NONE;
 use super::control::Control;
 use super::dialing::Miss;
 use super::ending::Ending;
+use super::entry::Waits;
 use super::error::{ConnectError, KeyCause};
 use super::event::{Rail, Side};
 use super::link::{ADDRESSES_AT, LinkPhase, UNSENT_AT, UNSENT_BYTES_MAX};
@@ -18,10 +19,10 @@ use super::socket::{DESCRIPTORS_MAX, Received};
 use super::trust::UserCause;
 use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
-use crate::wire::DecodeError;
 use crate::wire::hello::{AddressList, FEATURE_DOORBELL, FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
 use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, FrameHeader, FrameKind, LinkHello};
-use crate::wire::hello::{RAIL_SHM, RAIL_TCP, RefuseReason};
+use crate::wire::hello::{RAIL_SHM, RAIL_TCP, RefuseReason, RefusedHello};
+use crate::wire::{DecodeError, WIRE_MAJOR};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -191,34 +192,50 @@ impl<M: LinkMemory> Control<M> {
             Some(received) => (received.descriptors_lost, received.descriptors),
             None => (false, [const { None }; 4]),
         };
+        let waits = self.links[index as usize].entry.waits;
         match (Frame::decode(bytes), phase) {
-            (Ok(Frame::LinkReply(hello)), LinkPhase::HelloSent) => {
+            (Ok(Frame::Challenge(hello)), _) if waits == Waits::Challenge => {
+                self.challenged(index, &hello);
+            }
+            (Ok(Frame::Proved(hello)), _) if waits == Waits::Proof => {
+                self.door_opened(index, &hello);
+            }
+            (Ok(Frame::LinkReply(hello)), LinkPhase::HelloSent) if waits == Waits::Nothing => {
                 let minor = FrameHeader::decode(bytes).map_or(0, |(_, minor, _)| minor);
                 self.links[index as usize].peer_minor = minor;
                 self.reply(index, &hello, descriptors.into_iter(), descriptors_lost);
             }
             (Ok(Frame::LinkReady(hello)), LinkPhase::ReplySent) => self.ready(index, &hello),
             (Ok(Frame::Refused(refused)), LinkPhase::HelloSent) => {
-                let reason = RefuseReason::from_wire(refused.reason);
-                if reason == RefuseReason::Closed && self.resume_refused(index) {
-                    return;
-                }
-                if reason == RefuseReason::NoListener && self.is_remote(index) {
-                    // another endpoint has that port now
-                    self.missed(index, Miss::Code(libc::ECONNREFUSED));
-                    return;
-                }
-                let error = self.refusal_error(index, reason, refused.major);
-                match error {
-                    ConnectError::User(..) | ConnectError::Rail { .. } => {
-                        self.turned_away(index, error);
-                    }
-                    _ => self.link_down(index, DownCause::Failed, error),
-                }
+                self.link_refused(index, &refused);
             }
             (Ok(frame), LinkPhase::Ready) => self.dialog(index, &frame),
             (Err(DecodeError::Version(major)), _) => self.other_version(index, major),
             (Ok(_) | Err(_), _) => self.nonsense(index),
+        }
+    }
+
+    /// The listener has said no to a link that we open.
+    fn link_refused(&mut self, index: u32, refused: &RefusedHello) {
+        let reason = RefuseReason::from_wire(refused.reason);
+        let at_door = self.links[index as usize].entry.waits != Waits::Nothing;
+        match reason {
+            RefuseReason::Closed if self.resume_refused(index) => return,
+            // another endpoint has that port now
+            RefuseReason::NoListener if self.is_remote(index) => {
+                return self.missed(index, Miss::Code(libc::ECONNREFUSED));
+            }
+            RefuseReason::NoListener if at_door => return self.door_closed(index),
+            RefuseReason::Version if at_door && refused.major == WIRE_MAJOR => {
+                return self.local_version(index);
+            }
+            _ => {}
+        }
+        match self.refusal_error(index, reason, refused.major) {
+            error @ (ConnectError::User(..) | ConnectError::Rail { .. }) => {
+                self.turned_away(index, error);
+            }
+            error => self.link_down(index, DownCause::Failed, error),
         }
     }
 
@@ -352,7 +369,9 @@ impl<M: LinkMemory> Control<M> {
             let peer = self.links[index as usize].named();
             let error = match reason {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
-                RefuseReason::Key => ConnectError::Key(peer, self.key_cause(hello)),
+                RefuseReason::Key => {
+                    ConnectError::Key(peer, self.key_cause((hello.proof_low, hello.proof_high)))
+                }
                 RefuseReason::Protocol => ConnectError::Protocol(peer),
                 _ => ConnectError::Memory,
             };
@@ -392,7 +411,8 @@ impl<M: LinkMemory> Control<M> {
                 socket.refuse(0, reason);
             }
             let peer = self.links[index as usize].named();
-            let error = ConnectError::Key(peer, self.key_cause(hello));
+            let error =
+                ConnectError::Key(peer, self.key_cause((hello.proof_low, hello.proof_high)));
             self.link_down(index, DownCause::Failed, error);
             return;
         }

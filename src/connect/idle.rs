@@ -64,16 +64,25 @@ impl<M: LinkMemory> Control<M> {
             self.link_dismiss(oldest);
         }
         let index = self.links_free.pop()?;
+        if self.links.len() <= index as usize {
+            // they are used in order first; there is room for all
+            self.links.push(Link::free());
+        }
         // a peer of each link may ask for a connection, whatever this side has open now
-        let links = self.links.len() - self.links_free.len();
+        let links = self.links_used();
         self.links[index as usize].streams = self.streams_each(self.config.streams, links);
         self.link_stamp(index);
         Some(index)
     }
 
+    /// Links that are in use.
+    pub fn links_used(&self) -> usize {
+        self.config.links_max as usize - self.links_free.len()
+    }
+
     /// Makes room for one more peer that owes the last word of the handshake.
     pub fn greeted_bound(&mut self) {
-        let limit = (self.links.len() / 2).clamp(1, GREETED_MAX);
+        let limit = (self.config.links_max as usize / 2).clamp(1, GREETED_MAX);
         if self.links_greeted as usize >= limit
             && let Some(oldest) = self.link_oldest(Link::is_greeted)
         {
@@ -172,12 +181,13 @@ impl<M: LinkMemory> Control<M> {
         let now = self.now();
         let old = &mut self.links[index as usize];
         let (address, mut route) = (old.address.take(), old.route);
-        let (rail, peer) = (old.rail, old.peer);
+        let (rail, peer, listener) = (old.rail, old.peer, old.entry.listener);
         // not at once: a peer that shows everybody out is not asked without a pause
         route.begin(now, deadline);
         route.again(now);
         let link = &mut self.links[new as usize];
         link.side = Side::Connector;
+        link.entry.listener = listener;
         (link.rail, link.peer, link.nonce) = (rail, peer, nonce);
         (link.address, link.route, link.deadline) = (address, route, deadline);
         self.link_phase(new, LinkPhase::Dialing);

@@ -471,11 +471,10 @@ fn there(all: &[Interface], addresses: &[InterfaceAddress]) -> String {
     if words.is_empty() { "none".into() } else { words.join(", ") }
 }
 
-/// Those that no peer is told in a handle, because it has no room for them. `local`: the handle
-/// says that its listener is reached within its host, too.
-pub fn without_room(found: &[InterfaceAddress], local: bool) -> Vec<InterfaceAddress> {
+/// Those that no peer is told in a handle, because it has no room for them.
+pub fn without_room(found: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     let mut handle = ListenHandle::default();
-    handle.addresses_set(local, handle_addresses(&address_list(found)));
+    handle.addresses_set(handle_addresses(&address_list(found)));
     let told: Vec<_> = handle.all_addresses().filter_map(handle_socket).collect();
     let is_out = |it: &&InterfaceAddress| told.iter().all(|at| at.ip() != it.ip);
     found.iter().filter(is_out).copied().collect()

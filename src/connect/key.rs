@@ -6,10 +6,10 @@
 extern crate std;
 
 use crate::base::errno::Errno;
-use crate::wire::hello::StreamHello;
+use crate::wire::hello::{DoorHello, StreamHello};
 use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -215,6 +215,99 @@ fn resume_mac(
     mac.update(&lost.connector.to_le_bytes());
     mac.update(&lost.listener.to_le_bytes());
     mac
+}
+
+/// Who proves something at a local door.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum DoorStep {
+    /// The connector: `Prove`.
+    Connector,
+    /// The listener: `Proved`.
+    Listener,
+}
+
+/// What the proofs at a local door are over (W8.15).
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct DoorNumbers {
+    /// The connector's random number.
+    pub connector: u128,
+    /// The listener's.
+    pub listener: u128,
+    /// The listener's endpoint, which the handle says and nobody else: the secret.
+    pub id: u128,
+    /// The listener within it.
+    pub door: u64,
+}
+
+/// A number that names an endpoint in public, and tells nothing of its id.
+pub fn public_number(id: u128) -> u128 {
+    let digest = Sha256::new().chain_update(b"xtie socket name").chain_update(id.to_le_bytes());
+    low_half(&digest.finalize().into())
+}
+
+fn low_half(bytes: &[u8; 32]) -> u128 {
+    bytes[..16].iter().rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+fn high_half(bytes: &[u8; 32]) -> u128 {
+    bytes[16..].iter().rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+fn door_mac(mut mac: Hmac<Sha256>, step: DoorStep, numbers: &DoorNumbers) -> Hmac<Sha256> {
+    mac.update(match step {
+        DoorStep::Connector => b"xtie door asks\0\0",
+        DoorStep::Listener => b"xtie door opens\0",
+    });
+    mac.update(&numbers.connector.to_le_bytes());
+    mac.update(&numbers.listener.to_le_bytes());
+    mac.update(&numbers.id.to_le_bytes());
+    mac.update(&numbers.door.to_le_bytes());
+    mac
+}
+
+fn handle_mac(step: DoorStep, numbers: &DoorNumbers) -> Hmac<Sha256> {
+    let mac = Hmac::new_from_slice(&numbers.id.to_le_bytes()).expect("HMAC takes any key");
+    door_mac(mac, step, numbers)
+}
+
+/// What proves at a local door that we hold the handle, and have the key if there is one.
+pub fn door_hello(key: Option<&Key>, step: DoorStep, numbers: &DoorNumbers) -> DoorHello {
+    let proof: [u8; 32] = handle_mac(step, numbers).finalize().into_bytes().into();
+    let of_key: [u8; 32] = match key {
+        Some(Key(mac)) => door_mac(mac.clone(), step, numbers).finalize().into_bytes().into(),
+        None => [0; 32],
+    };
+    DoorHello {
+        door: numbers.door,
+        proof_low: low_half(&proof),
+        proof_high: high_half(&proof),
+        key_low: low_half(&of_key),
+        key_high: high_half(&of_key),
+        ..DoorHello::ZERO
+    }
+}
+
+/// Whether a hello proves that its writer holds the handle. Takes the same time wherever a wrong
+/// proof differs.
+pub fn door_proves(step: DoorStep, numbers: &DoorNumbers, hello: &DoorHello) -> bool {
+    let mut proof = [0; 32];
+    proof[..16].copy_from_slice(&hello.proof_low.to_le_bytes());
+    proof[16..].copy_from_slice(&hello.proof_high.to_le_bytes());
+    handle_mac(step, numbers).verify_slice(&proof).is_ok()
+}
+
+/// Whether it proves that its writer has our key, or has none either.
+pub fn door_key_proves(
+    key: Option<&Key>,
+    step: DoorStep,
+    numbers: &DoorNumbers,
+    hello: &DoorHello,
+) -> bool {
+    let Some(Key(mac)) = key else { return (hello.key_low, hello.key_high) == (0, 0) };
+    let mut proof = [0; 32];
+    proof[..16].copy_from_slice(&hello.key_low.to_le_bytes());
+    proof[16..].copy_from_slice(&hello.key_high.to_le_bytes());
+    door_mac(mac.clone(), step, numbers).verify_slice(&proof).is_ok()
 }
 
 /// What a hello says of the lost link that it takes over (W8.11).

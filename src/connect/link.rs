@@ -8,6 +8,7 @@ use super::asks::Asks;
 use super::channel::Channel;
 use super::connection::NONE;
 use super::ending::{Ending, is_of_path};
+use super::entry::Entry;
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::liveness::Hearing;
@@ -90,6 +91,8 @@ pub(super) struct Link<Mapping> {
     pub doorbell: Option<OwnedFd>,
     /// Where we dial on this host; only when we connect.
     pub address: Option<Address>,
+    /// How far we are at the listener's door there.
+    pub entry: Entry,
     /// Where we dial on the network; only when we connect.
     pub route: Route,
     /// Where the link's socket leads on the network; data streams are dialled there, too.
@@ -171,6 +174,7 @@ impl<Mapping> Link<Mapping> {
             heap: None,
             doorbell: None,
             address: None,
+            entry: Entry::NONE,
             route: Route::NONE,
             remote: None,
             spare_said: false,

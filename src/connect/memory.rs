@@ -29,8 +29,8 @@ pub trait LinkMemory: Send + 'static {
     /// The descriptor that a peer needs to map what [`LinkMemory::create_arena`] made.
     fn arena_fd<'a>(&self, arena: &'a Self::Mapping) -> BorrowedFd<'a>;
 
-    /// Makes sure that a part of our arena has memory behind it, zeroed or not, so that no later
-    /// touch of it can fail. A part may be populated again.
+    /// Makes sure that the rings of a connection, a part of our arena, have as much memory behind
+    /// them as both sides need before the rings grow. A part may be populated again.
     fn populate(
         &mut self,
         arena: &Self::Mapping,
@@ -43,14 +43,14 @@ pub trait LinkMemory: Send + 'static {
     /// *Errors*: also when the file behind `fd` is shorter than `bytes`, or can still shrink.
     fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<Self::Mapping, MemoryError>;
 
-    /// Maps a peer's heap, or where the address space has no room for it, less of it from the
-    /// start: what is not mapped is not read in place. Says how many bytes are.
+    /// Maps a peer's heap for reading, or where the address space has no room for it, less of it
+    /// from the start: what is not mapped is not read in place. Says how many bytes are.
     fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(Self::Mapping, u64), MemoryError>;
 
     /// Address of a mapping's first byte.
     fn address(&self, mapping: &Self::Mapping) -> usize;
 
-    /// Our own heap and its size in bytes, if there is one.
+    /// Our own heap, sealed so that peers can only read it, and its size in bytes; if there is one.
     fn heap(&self) -> Option<(BorrowedFd<'_>, u64)>;
 
     /// Our own doorbell, which peers ring when we sleep, if we can sleep.

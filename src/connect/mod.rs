@@ -50,6 +50,7 @@ mod control;
 mod dialing;
 mod dialog;
 mod ending;
+mod entry;
 mod error;
 mod event;
 pub mod fork;

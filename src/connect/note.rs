@@ -22,6 +22,8 @@ pub enum Note {
     /// A process of this host is no peer over shared memory because of its user, or of ours. Once
     /// while the same user tries.
     User(Peer, UserCause),
+    /// A peer of this host speaks another version of what is said within it; the first time.
+    LocalVersion(Peer),
     /// A peer of this major version was refused, from there if that is known; the first time only.
     Version(Tried, u16),
     /// A peer has said nothing for the deadline, although nothing says that its host is gone: its

@@ -7,7 +7,6 @@ use super::error::KeyCause;
 use super::event::Side;
 use super::key::{self, LinkNumbers, Step};
 use super::memory::LinkMemory;
-use super::note::Note;
 use crate::wire::hello::{FrameKind, LinkHello, RefuseReason, StreamHello};
 
 impl<M: LinkMemory> Control<M> {
@@ -44,20 +43,17 @@ impl<M: LinkMemory> Control<M> {
         if fresh && key::link_proves(key, step(kind), &self.numbers(link), proof) {
             return Ok(());
         }
-        let cause = self.key_cause(hello);
+        let cause = self.key_cause(proof);
         let link = &self.links[link as usize];
         if link.side == Side::Listener {
-            self.counters.keys_refused += 1;
-            if self.counters.keys_refused == 1 {
-                (self.config.note)(Note::Key(link.named(), cause));
-            }
+            self.key_refused(link.named(), cause);
         }
         Err(RefuseReason::Key)
     }
 
     /// How the key of who wrote a wrong proof differs from ours: without a key it is zero.
-    pub fn key_cause(&self, hello: &LinkHello) -> KeyCause {
-        match (&self.config.trust.key, (hello.proof_low, hello.proof_high)) {
+    pub fn key_cause(&self, proof: (u128, u128)) -> KeyCause {
+        match (&self.config.trust.key, proof) {
             (None, _) => KeyCause::NoneHere,
             (Some(_), (0, 0)) => KeyCause::NoneThere,
             (Some(_), _) => KeyCause::Other,

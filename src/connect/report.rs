@@ -11,6 +11,7 @@ extern crate std;
 use super::address;
 use super::connection::Phase;
 use super::control::{Control, TOKEN_REPORT};
+use super::key::public_number;
 use super::memory::LinkMemory;
 use super::os;
 use super::peer::TextBuffer;
@@ -58,7 +59,7 @@ impl<M: LinkMemory> Control<M> {
     pub fn report_open(&mut self) {
         let mut bytes = [0; 80];
         let mut text = TextBuffer::new(&mut bytes);
-        let (pid, id) = (std::process::id(), self.endpoint_id as u64);
+        let (pid, id) = (std::process::id(), public_number(self.endpoint_id) as u64);
         let _ = write!(text, "{NAME}-{pid}-{id:016x}");
         let length = text.length();
         let Some(name) = Name::abstract_of(&bytes[..length]) else { return };

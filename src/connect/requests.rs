@@ -66,7 +66,7 @@ impl<M: LinkMemory> Control<M> {
         };
         if let Some(listening) = &self.listening {
             let remote = listening.answered(&self.config.addresses);
-            handle.addresses_set(local, handle_addresses(&remote));
+            handle.addresses_set(handle_addresses(&remote));
         }
         Ok((ListenerId(id), handle))
     }

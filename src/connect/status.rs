@@ -198,7 +198,7 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         self.statuses.next = Instant(u64::MAX);
-        if self.links_free.len() == self.links.len() {
+        if self.links_used() == 0 {
             return; // goes on with the next link
         }
         self.watch_arm(now);

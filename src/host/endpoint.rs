@@ -161,12 +161,43 @@ impl Endpoint {
         options: &Options,
         vendor: &[VendorRail],
     ) -> Result<Endpoint, OpenError> {
+        Endpoint::is_room(block, length, options)?;
+        // SAFETY: aligned and long enough (checked above), and the caller's for as long as needed.
+        let block = unsafe { Carver::new(block, options.bytes()) };
+        Endpoint::open_in(block, options, vendor)
+    }
+
+    /// [`Endpoint::open`] in a block that reads as zero, such as fresh pages: what the endpoint
+    /// does not use of it stays untouched, and is not even looked at.
+    ///
+    /// # Safety
+    /// - as [`Endpoint::open`];
+    /// - all bytes of the block are zero.
+    pub unsafe fn open_zeroed(
+        block: *mut u8,
+        length: usize,
+        options: &Options,
+    ) -> Result<Endpoint, OpenError> {
+        Endpoint::is_room(block, length, options)?;
+        // SAFETY: as in `open_with`, and zero by this function's contract.
+        let block = unsafe { Carver::over_zeroed(block, options.bytes()) };
+        Endpoint::open_in(block, options, &[])
+    }
+
+    /// Checks the options, and that the block can be one for them.
+    fn is_room(block: *mut u8, length: usize, options: &Options) -> Result<(), OpenError> {
+        options.check()?;
+        let fits = length >= options.bytes() && (block as usize).is_multiple_of(BLOCK_ALIGN);
+        if fits { Ok(()) } else { Err(OpenError::Storage) }
+    }
+
+    fn open_in(
+        mut block: Carver<'static>,
+        options: &Options,
+        vendor: &[VendorRail],
+    ) -> Result<Endpoint, OpenError> {
         let _standard = StandardHeld::new();
         let mut options = *options;
-        options.check()?;
-        if length < options.bytes() || !(block as usize).is_multiple_of(BLOCK_ALIGN) {
-            return Err(OpenError::Storage);
-        }
         let mut environment = settings::apply(&mut options)?;
         if matches!(options.device, DeviceKind::Host | DeviceKind::Tcp) {
             network::libfabric_unused_say(&environment);
@@ -184,8 +215,6 @@ impl Endpoint {
         }
         options.check()?;
         let options = options.effective();
-        // SAFETY: aligned and long enough (checked above), and the caller's for as long as needed.
-        let mut block: Carver<'static> = unsafe { Carver::new(block, options.bytes()) };
         let brought = vendor::listed(vendor)?;
         let salt = salt()?;
         let regions = DataMrs::carve(&mut block, options.limits.regions_max, salt)?;

@@ -18,7 +18,9 @@ use crate::provider::taken;
 use crate::provider::tcp;
 use crate::transport::limits::{CREDITS, KEPT_BYTES, Limits, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
-use crate::wire::hello::{CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS};
+use crate::wire::hello::{
+    CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_ROWS, CONNECT_RUNS,
+};
 use crate::wire::report::REPORT_BYTES_MAX;
 use core::num::{NonZeroI32, NonZeroUsize};
 
@@ -104,6 +106,7 @@ fn shm_use<R: HostRail>(
         probed: has(params, CONNECT_PROBED),
         reads_runs: has(params, CONNECT_RUNS),
         reads_filled: has(params, CONNECT_FILLED),
+        slots_in_rows: has(params, CONNECT_ROWS),
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -157,6 +160,7 @@ fn tcp_use<R: HostRail>(
         probed: has(params, CONNECT_PROBED),
         reads_runs: has(params, CONNECT_RUNS),
         reads_filled: has(params, CONNECT_FILLED),
+        slots_in_rows: has(params, CONNECT_ROWS),
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -207,6 +211,7 @@ pub(super) fn loopback_use(
             probed: false,
             reads_runs: false,
             reads_filled: false,
+            slots_in_rows: true,
         };
         endpoint.connection_open(ConnectionIndex(own), &setup);
     }

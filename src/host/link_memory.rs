@@ -6,6 +6,7 @@ use super::news;
 use crate::connect::{LinkMemory, MemoryError};
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedHeap, SharedMapping, WakeFd, kernel_copy};
+use crate::provider::shm::{self, RingSizes};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use std::sync::Arc;
 pub(super) struct HostMemory {
     pub(super) heap: Option<Arc<SharedHeap>>,
     pub(super) wake: Arc<WakeFd>,
+    /// Sizes of the rings of the connections that we make.
+    pub(super) rings: RingSizes,
     /// Whether peers' memory may be read through the kernel, by the user's setting.
     pub(super) kernel_copy: bool,
     /// Whether a peer's heap that could not be mapped was reported: once per endpoint is enough.
@@ -36,6 +39,8 @@ impl LinkMemory for HostMemory {
 
     fn create_arena(&mut self, bytes: u64) -> Result<SharedMapping, MemoryError> {
         let arena = SharedMapping::create(c"crosstie-rings", bytes as usize);
+        // both sides write rings
+        let arena = arena.and_then(|arena| arena.seal_seals().map(|()| arena));
         // whether memory is granted shows here, while there still is another way to the peer
         let first = (bytes as usize).min(page_bytes());
         arena.and_then(|arena| arena.populate(0, first).map(|()| arena)).map_err(memory_error)
@@ -51,8 +56,9 @@ impl LinkMemory for HostMemory {
         offset: u64,
         bytes: u64,
     ) -> Result<(), MemoryError> {
-        // the rings' contract is zeroed memory
-        arena.renew(offset as usize, bytes as usize).map_err(memory_error)
+        // the rings' contract is zeroed memory; they grow by themselves
+        let parts = shm::first_parts(self.rings);
+        arena.renew(offset as usize, bytes as usize, &parts).map_err(memory_error)
     }
 
     fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<SharedMapping, MemoryError> {
@@ -61,8 +67,7 @@ impl LinkMemory for HostMemory {
 
     fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(SharedMapping, u64), MemoryError> {
         let head = HEAP_HEAD_BYTES as usize;
-        let heap =
-            SharedMapping::from_fd_or_head(fd, bytes as usize, head).map_err(memory_error)?;
+        let heap = SharedMapping::view(fd, bytes as usize, head).map_err(memory_error)?;
         let mapped = heap.length() as u64;
         if mapped < bytes && !core::mem::replace(&mut self.heap_told, true) {
             news::heap_not_mapped(bytes);
@@ -75,7 +80,11 @@ impl LinkMemory for HostMemory {
     }
 
     fn heap(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        self.heap.as_ref().map(|heap| (heap.fd(), heap.length() as u64))
+        let heap = self.heap.as_ref()?;
+        if let Err(errno) = heap.seal() {
+            news::heap_not_sealed(errno);
+        }
+        Some((heap.fd(), heap.length() as u64))
     }
 
     fn doorbell(&self) -> Option<BorrowedFd<'_>> {

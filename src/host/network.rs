@@ -116,7 +116,7 @@ impl Network {
                 if let Some(late) = late {
                     late_say(&late);
                 }
-                room_say(&found, network.rails.shm);
+                room_say(&found);
                 network.addresses = interfaces::address_list(&found);
                 if !choice.trim().is_empty() {
                     network.excluded = excluded(&found);
@@ -334,8 +334,8 @@ fn late_say(late: &str) {
 
 /// Of addresses that no peer is told, as there are too many. Those that peers can hardly use are
 /// the first to go.
-fn room_say(found: &[InterfaceAddress], local: bool) {
-    let out = interfaces::without_room(found, local);
+fn room_say(found: &[InterfaceAddress]) {
+    let out = interfaces::without_room(found);
     if out.is_empty() {
         return;
     }

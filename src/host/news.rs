@@ -10,7 +10,7 @@ use super::silence;
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
 use crate::connect::{
-    Apart, ConnectError, DialCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
+    Apart, ConnectError, DialCause, KeyCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
 };
 use crate::fabric::RegisterError;
 use crate::memory::Errno;
@@ -51,10 +51,9 @@ pub(super) fn note(note: Note) {
                  ignored"
             ),
         ),
-        Note::Key(peer, cause) => {
-            say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried))
-        }
+        Note::Key(peer, cause) => key(&peer, cause),
         Note::User(peer, cause) => user(&peer, cause),
+        Note::LocalVersion(peer) => local_version(peer),
         Note::Stopped { peer, silent } => say_of(
             Level::Warning,
             format_args!(
@@ -118,6 +117,30 @@ pub(super) fn heap_not_mapped(bytes: u64) {
              this host leaves room"
         ),
     );
+}
+
+/// A heap cannot be kept from being written by peers.
+pub(super) fn heap_not_sealed(errno: Errno) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // relaxed: nothing else is told by it
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "peers of this host get memory of xtie_memory_alloc that they could write: the \
+                 kernel cannot seal it ({errno}; Linux 5.1 can); peers that are not trusted with \
+                 it want CROSSTIE_HEAP_BYTES=0"
+            ),
+        );
+    }
+}
+
+fn key(peer: &Peer, cause: KeyCause) {
+    say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried));
+}
+
+fn local_version(peer: Peer) {
+    say_of(Level::Warning, format_args!("{}", ConnectError::LocalVersion(peer)));
 }
 
 fn user(peer: &Peer, cause: UserCause) {
@@ -420,6 +443,7 @@ fn tell(note: Note) {
         Note::Stranger(_)
         | Note::Key(..)
         | Note::User(..)
+        | Note::LocalVersion(_)
         | Note::Stopped { .. }
         | Note::Resumed { .. }
         | Note::Paused(_)

@@ -26,7 +26,7 @@ use crate::base::ring::{self, Consumer, Producer};
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Trust, Wake, Watch};
-use crate::fabric::{Domain, DownCause, Provider, RailKey};
+use crate::fabric::{Domain, Provider, RailKey};
 use crate::memory::probe::clock_ns;
 use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, probe, wake};
 use crate::provider::loopback::Loopback;
@@ -36,8 +36,8 @@ use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
 use crate::wire::hello::{
-    AddressList, CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS, CONNECT_SUMS,
-    CONNECT_SUMS_WANTED,
+    AddressList, CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_ROWS, CONNECT_RUNS,
+    CONNECT_SUMS, CONNECT_SUMS_WANTED,
 };
 use std::boxed::Box;
 use std::os::fd::AsRawFd;
@@ -91,9 +91,7 @@ impl Tables {
         let next: &[AtomicU32] = block.slice(connections)?;
         let generations: &[AtomicU32] = block.filled_with(connections, || AtomicU32::new(salt))?;
         let indices = block.value::<ring::Indices>()?;
-        let nothing = BandEvent::Gone { index: 0, generation: 0, cause: DownCause::Closed };
-        let count = options::events(&options.limits);
-        let cells = block.filled_with(count, || Cell::new(nothing))?;
+        let cells: &[Cell<BandEvent>] = block.slice(options::events(&options.limits))?;
         let (producer, consumer) = ring::split(indices, cells);
         let known = block.filled(connections, Known::NOTHING)?;
         let lanes = connections * options::lanes_each(&options.limits);
@@ -233,6 +231,10 @@ impl Parts {
         let memory = HostMemory {
             heap: heap.clone(),
             wake: Arc::clone(&wake),
+            rings: RingSizes {
+                send_bytes: options.send_ring_bytes,
+                write_bytes: options.write_ring_bytes,
+            },
             kernel_copy: environment.kernel_copy,
             heap_told: false,
         };
@@ -319,6 +321,7 @@ impl Parts {
             features: CONNECT_PROBED
                 | CONNECT_RUNS
                 | CONNECT_FILLED
+                | CONNECT_ROWS
                 | CONNECT_SUMS
                 | if self.environment.checksum { CONNECT_SUMS_WANTED } else { 0 }
                 | if self.options.push { CONNECT_PUSH } else { 0 },

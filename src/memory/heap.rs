@@ -5,6 +5,7 @@ extern crate std;
 use super::available;
 use super::errno::Errno;
 use super::shared::SharedMapping;
+use crate::base::sync::{AtomicU32, Ordering};
 use core::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
@@ -59,6 +60,8 @@ pub struct SharedHeap {
     page_bytes: usize,
     /// Sorted by offset; never longer than the capacity that it was made with.
     live: Mutex<Vec<Extent>>,
+    /// The file is sealed, and pages cannot be given back. Changed under the lock of `live`.
+    sealed: AtomicU32,
     /// How much memory can still be had.
     available: fn() -> u64,
 }
@@ -82,7 +85,8 @@ impl SharedHeap {
         // SAFETY: nobody knows the mapping.
         unsafe { mapping.reserve(head_bytes, mapping.length() - head_bytes) }?;
         let live = Mutex::new(Vec::with_capacity(allocations_max));
-        Ok(SharedHeap { mapping, head_bytes, page_bytes, live, available: available::bytes })
+        let (sealed, available) = (AtomicU32::new(0), available::bytes as fn() -> u64);
+        Ok(SharedHeap { mapping, head_bytes, page_bytes, live, sealed, available })
     }
 
     /// Allocates `bytes`, rounded up to whole pages; the pages are there when this returns.
@@ -105,7 +109,12 @@ impl SharedHeap {
         let gap = self.gap(&live, length, align);
         let gap = gap.or_else(|| self.gap(&live, length, self.page_bytes));
         let (position, offset) = gap.ok_or(HeapError::Space)?;
-        if length as u64 > (self.available)() {
+        // what peers may have seen stays ours, and is used again
+        let wanted = match self.is_sealed() {
+            true => self.mapping.missing(offset, length),
+            false => length,
+        };
+        if wanted as u64 > (self.available)() {
             return Err(HeapError::System(Errno::NO_MEMORY));
         }
         let taken = self.mapping.populate(offset, length);
@@ -119,7 +128,8 @@ impl SharedHeap {
         Ok((unsafe { self.mapping.start().add(offset) }, length))
     }
 
-    /// Gives an allocation's pages back to the system.
+    /// Gives an allocation's pages back to the system; or, once peers can map the heap, zeroes them
+    /// and keeps them for later allocations.
     ///
     /// # Safety
     /// - nobody uses the allocation any more; a region registered in it has been deregistered.
@@ -129,7 +139,12 @@ impl SharedHeap {
         let found = live.binary_search_by_key(&offset, |extent| extent.offset);
         let position = found.map_err(|_| HeapError::Argument)?;
         let extent = live[position];
-        self.mapping.release(extent.offset, extent.length).map_err(HeapError::System)?;
+        if self.is_sealed() {
+            // SAFETY: the allocation lies in our mapping, has memory, and is the caller's to give.
+            unsafe { self.mapping.start().add(extent.offset).write_bytes(0, extent.length) };
+        } else {
+            self.mapping.release(extent.offset, extent.length).map_err(HeapError::System)?;
+        }
         // SAFETY: by this function's contract. Where the kernel refuses, it stays as it was.
         let _ = unsafe { self.mapping.reserve(extent.offset, extent.length) };
         live.remove(position);
@@ -153,7 +168,28 @@ impl SharedHeap {
         self.mapping.length()
     }
 
-    /// The file, to be handed to a peer, which maps it with [`SharedMapping::from_fd`].
+    /// Seals the file, which is about to be handed to a peer: it can only be read from then on, but
+    /// by us.
+    ///
+    /// *Errors*: EINVAL: this kernel (before 5.1) has no such seal, and peers could write.
+    pub fn seal(&self) -> Result<(), Errno> {
+        let _live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_sealed() {
+            return Ok(());
+        }
+        self.mapping.seal_writes()?;
+        // relaxed: read under the lock
+        self.sealed.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_sealed(&self) -> bool {
+        // relaxed: changed under the lock
+        self.sealed.load(Ordering::Relaxed) != 0
+    }
+
+    /// The file, to be handed to a peer after [`SharedHeap::seal`], which maps it with
+    /// [`SharedMapping::view`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.mapping.fd()
     }
@@ -228,6 +264,29 @@ mod tests {
         assert_eq!(heap.allocate((1 << 20) + 1), Err(HeapError::System(Errno::NO_MEMORY)));
         let (first, length) = heap.allocate(1 << 20).unwrap();
         assert_eq!((first, length), (heap.start(), 1 << 20), "nothing was kept of the refused one");
+    }
+
+    /// Pages of a sealed file cannot be given back: they are kept, and read as zero.
+    #[test]
+    fn freed_memory_of_a_sealed_heap_is_zeroed_and_used_again_without_asking_for_more() {
+        let mut heap = SharedHeap::create(c"test", RESERVE, 100, 8).unwrap();
+        let (first, length) = heap.allocate(1 << 20).unwrap();
+        heap.seal().unwrap();
+        heap.seal().unwrap();
+        // SAFETY: ours.
+        unsafe { first.add(5000).write(42) };
+        let seen = heap.fd().try_clone_to_owned().unwrap();
+        let seen = SharedMapping::view(seen, heap.length(), heap.length()).unwrap();
+        let at = first as usize - heap.start() as usize + 5000;
+        // SAFETY: an allocated page of both mappings.
+        assert_eq!(unsafe { seen.start().add(at).read() }, 42);
+        // SAFETY: nobody uses it.
+        unsafe { heap.free(first) }.unwrap();
+        // SAFETY: as before.
+        assert_eq!(unsafe { seen.start().add(at).read() }, 0);
+        heap.available = || 0;
+        assert_eq!(heap.allocate(length), Ok((first, length)));
+        assert_eq!(heap.allocate(1), Err(HeapError::System(Errno::NO_MEMORY)));
     }
 
     /// The head took all of a small heap, or was refused with EINVAL.

@@ -12,7 +12,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 /// A mapping of an anonymous file; unmapped, and the descriptor closed, on drop.
 ///
 /// The file is sealed against shrinking, so that no holder of the descriptor can make the pages
-/// disappear under another one. It is in no core dump, but for what was lent to the program.
+/// disappear under another one; after [`SharedMapping::seal_writes`] also against writing by others
+/// than its maker. It is in no core dump, but for what was lent to the program.
 #[derive(Debug)]
 pub struct SharedMapping {
     start: *mut u8,
@@ -44,26 +45,45 @@ impl SharedMapping {
         let raw = fd.as_raw_fd();
         // SAFETY: a call on a descriptor that we own.
         Errno::check(unsafe { libc::ftruncate(raw, reserve_bytes as libc::off_t) }.into())?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: a call on a descriptor that we own.
-        Errno::check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) }.into())?;
-        let start = map_at(&fd, reserve_bytes)?;
+        seal(&fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+        let start = map_at(&fd, reserve_bytes, Use::Internal)?;
         Ok(SharedMapping { start, length: reserve_bytes, fd, used: AtomicUsize::new(0) })
     }
 
-    /// Maps a file that another process made.
+    /// From now on nobody can write to the file but through the mapping that is there: who gets the
+    /// descriptor can map it for reading alone, however it is opened anew or its mapping changed.
+    /// Pages cannot be given back any more.
+    ///
+    /// *Errors*: EINVAL: the kernel is older than 5.1 and has no such seal.
+    pub fn seal_writes(&self) -> Result<(), Errno> {
+        // not in the C library's list of every platform
+        const F_SEAL_FUTURE_WRITE: i32 = 0x10;
+        seal(&self.fd, F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+    }
+
+    /// No seal can be added from now on, so that a peer cannot make the file useless.
+    pub fn seal_seals(&self) -> Result<(), Errno> {
+        seal(&self.fd, libc::F_SEAL_SEAL)
+    }
+
+    /// Maps a file that another process made, for reading and writing.
     ///
     /// *Errors*: EINVAL when it is shorter than `bytes` or could be shrunk under us.
     pub fn from_fd(fd: OwnedFd, bytes: usize) -> Result<SharedMapping, Errno> {
-        SharedMapping::from_fd_or_head(fd, bytes, bytes)
+        SharedMapping::checked(fd, bytes, bytes, Use::Internal)
     }
 
-    /// The same, but where the address space has no room for `bytes`, the first `head_bytes` alone:
-    /// [`SharedMapping::length`] says which.
-    pub fn from_fd_or_head(
+    /// The same for reading alone. Where the address space has no room for `bytes`, the first
+    /// `head_bytes` are mapped: [`SharedMapping::length`] says which.
+    pub fn view(fd: OwnedFd, bytes: usize, head_bytes: usize) -> Result<SharedMapping, Errno> {
+        SharedMapping::checked(fd, bytes, head_bytes, Use::View)
+    }
+
+    fn checked(
         fd: OwnedFd,
         bytes: usize,
         head_bytes: usize,
+        wanted: Use,
     ) -> Result<SharedMapping, Errno> {
         // SAFETY: all-zero bytes are a value of this plain C struct.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -75,9 +95,9 @@ impl SharedMapping {
         if !sealed || (stat.st_size as u64) < bytes as u64 || is_of_huge_pages(&fd)? {
             return Err(Errno(libc::EINVAL));
         }
-        let (start, length) = match map_at(&fd, bytes) {
+        let (start, length) = match map_at(&fd, bytes, wanted) {
             Err(Errno(libc::ENOMEM | libc::EAGAIN)) if head_bytes < bytes => {
-                (map_at(&fd, head_bytes)?, head_bytes)
+                (map_at(&fd, head_bytes, wanted)?, head_bytes)
             }
             result => (result?, bytes),
         };
@@ -92,15 +112,21 @@ impl SharedMapping {
         self.fallocate(0, offset, length)
     }
 
-    /// Allocates a range that reads as zero, whatever an earlier use of it left.
+    /// Makes a range read as zero, whatever an earlier use of it left, and allocates `parts` of it,
+    /// each an offset into the range and a length.
     ///
-    /// *Cost*: one system call where nothing was before, else two.
-    pub fn renew(&self, offset: usize, length: usize) -> Result<(), Errno> {
+    /// *Cost*: a system call for each part, and one more where something was before.
+    pub fn renew(
+        &self,
+        offset: usize,
+        length: usize,
+        parts: &[(usize, usize)],
+    ) -> Result<(), Errno> {
         let end = offset.saturating_add(length);
         if offset < self.used.fetch_max(end, Ordering::Relaxed) {
             self.release(offset, length)?;
         }
-        self.populate(offset, length)
+        parts.iter().try_for_each(|(at, length)| self.populate(offset + at, *length))
     }
 
     /// Builds the page tables of an allocated range now rather than at its first touch. A kernel
@@ -132,6 +158,26 @@ impl SharedMapping {
     /// Gives the pages of a range back to the system; they read as zero afterwards.
     pub fn release(&self, offset: usize, length: usize) -> Result<(), Errno> {
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
+    }
+
+    /// How many bytes of a range have no memory yet.
+    ///
+    /// *Cost*: two system calls for each piece that has some.
+    pub fn missing(&self, offset: usize, length: usize) -> usize {
+        let end = offset.saturating_add(length);
+        let seek = |from: usize, whence| {
+            // SAFETY: a call on a descriptor that we own; nobody reads through it by place.
+            let at = unsafe { libc::lseek(self.fd.as_raw_fd(), from as libc::off_t, whence) };
+            // ENXIO: nothing stands behind
+            usize::try_from(at).unwrap_or(end).min(end)
+        };
+        let (mut at, mut missing) = (offset, 0);
+        while at < end {
+            let data = seek(at, libc::SEEK_DATA);
+            missing += data - at;
+            at = if data < end { seek(data, libc::SEEK_HOLE) } else { end };
+        }
+        missing
     }
 
     /// First byte.
@@ -178,6 +224,29 @@ impl Drop for SharedMapping {
     }
 }
 
+/// Allocates the whole pages of a range of a mapping for real, and builds their page tables; the
+/// bytes stay what they are. `false`: there is no memory. Where the kernel has no such call (before
+/// 5.14) the first touch allocates them.
+pub fn allocated(start: *mut u8, length: usize) -> bool {
+    let page = super::heap::page_bytes();
+    let from = start as usize;
+    let (first, end) = (from.next_multiple_of(page), (from + length) / page * page);
+    if cfg!(miri) || first >= end {
+        return true;
+    }
+    let at = start.wrapping_add(first - from).cast();
+    loop {
+        // SAFETY: the call reads and changes no byte of any mapping; a range that is none it
+        // refuses (madvise(2)).
+        let result = unsafe { libc::madvise(at, end - first, libc::MADV_POPULATE_WRITE) };
+        match Errno::check(result.into()) {
+            Ok(_) | Err(Errno(libc::EINVAL)) => return true,
+            Err(Errno(libc::EINTR | libc::EAGAIN)) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
 /// The longest file that this process may make.
 pub(super) fn file_bytes_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -197,8 +266,14 @@ fn is_of_huge_pages(fd: &OwnedFd) -> Result<bool, Errno> {
     Ok(stat.f_type as u64 == libc::HUGETLBFS_MAGIC as u64)
 }
 
-fn map_at(fd: &OwnedFd, length: usize) -> Result<*mut u8, Errno> {
-    space::map(fd.as_raw_fd(), length, libc::MAP_SHARED, Use::Internal)
+fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Errno> {
+    // SAFETY: a call on a descriptor that we own.
+    Errno::check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }.into())?;
+    Ok(())
+}
+
+fn map_at(fd: &OwnedFd, length: usize, wanted: Use) -> Result<*mut u8, Errno> {
+    space::map(fd.as_raw_fd(), length, libc::MAP_SHARED, wanted)
 }
 
 #[cfg(test)]
@@ -222,6 +297,41 @@ mod tests {
         ours.release(4096, 4096).unwrap();
         // SAFETY: as above; a hole reads as zero.
         assert_eq!(unsafe { theirs.start().add(5000).read() }, 0);
+    }
+
+    /// A read-only descriptor alone could be opened again through /proc, a mapping changed.
+    #[test]
+    fn sealed_memory_is_written_by_its_maker_alone_however_a_peer_tries() {
+        let ours = SharedMapping::create(c"test", BYTES).unwrap();
+        ours.populate(0, 8192).unwrap();
+        ours.seal_writes().unwrap();
+        let fd = ours.fd().try_clone_to_owned().unwrap();
+        let path = std::format!("/proc/self/fd/{}", fd.as_raw_fd());
+        assert!(map_at(&fd, BYTES, Use::Internal).is_err(), "mapped");
+        let again = std::fs::File::options().read(true).write(true).open(path);
+        if let Ok(again) = again {
+            assert!(std::os::unix::fs::FileExt::write_at(&again, &[1], 0).is_err(), "written");
+            assert!(again.set_len(0).is_err(), "cut");
+            let again = OwnedFd::from(again);
+            assert!(map_at(&again, BYTES, Use::Internal).is_err(), "opened anew and mapped");
+            assert!(seal(&again, libc::F_SEAL_GROW).is_err(), "another seal");
+        }
+        let theirs = SharedMapping::view(fd, BYTES, BYTES).unwrap();
+        // SAFETY: our mapping.
+        let changed = unsafe {
+            libc::mprotect(theirs.start().cast(), BYTES, libc::PROT_READ | libc::PROT_WRITE)
+        };
+        assert_ne!(changed, 0, "made writable");
+        // SAFETY: the first page of both mappings was allocated.
+        unsafe {
+            ours.start().write(42);
+            assert_eq!(theirs.start().read(), 42);
+        }
+        // more memory, but none can be given back
+        ours.populate(8192, 4096).unwrap();
+        assert_eq!(ours.missing(0, BYTES), BYTES - 12288);
+        assert_eq!((ours.missing(4096, 16384), ours.missing(0, 4096)), (8192, 0));
+        assert!(ours.release(0, 4096).is_err());
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub(super) enum Use {
     Reserved,
     /// The library: it is in no core dump.
     Internal,
+    /// The library, which reads what another process writes: likewise.
+    View,
     /// The program: it is in core dumps.
     Program,
 }
@@ -58,6 +60,7 @@ pub(super) unsafe fn change(
 ) -> Result<(), Errno> {
     let access = |at| match at {
         Use::Reserved => libc::PROT_NONE,
+        Use::View => libc::PROT_READ,
         Use::Internal | Use::Program => libc::PROT_READ | libc::PROT_WRITE,
     };
     if access(from) != access(to) {

@@ -33,7 +33,7 @@ pub fn section() -> Section {
     let choice = settings.socket_ifname.clone().unwrap_or_default();
     let chosen = local_addresses(&choice);
     let used = chosen.as_deref().unwrap_or_default();
-    let out = without_room(used, settings.rails.shm);
+    let out = without_room(used);
     let mut lines: Vec<Line> = Vec::new();
     for address in all_addresses().unwrap_or_default() {
         let text = match (used.contains(&address), speed(&address)) {

@@ -11,7 +11,6 @@ use super::request::RequestError;
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
 use crate::fabric::{Line, OpId, PostError, Posted, Provider};
-use crate::wire::GROUP_MAX;
 use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
 
 /// Credits that are owed before a state line is written for them alone.
@@ -247,8 +246,8 @@ impl<P: Provider> Endpoint<'_, P> {
         self.groups[at].bound = matching::full(count);
         self.groups[at].done = matching::full(count);
         self.groups[at].error = Some(RequestError::Canceled);
-        for receive in 0..usize::from(count) {
-            let cell = at * GROUP_MAX + receive;
+        for receive in 0..count {
+            let cell = self.receive_at(at, receive);
             self.receives[cell].length = 0;
             self.regions.unpin(self.receives[cell].region);
             self.cell_leave(index, cell);

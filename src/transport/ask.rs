@@ -17,13 +17,14 @@ impl<P: Provider> Endpoint<'_, P> {
     pub fn is_outstanding(&self, request: RequestId) -> bool {
         match request.unpack() {
             Some(RequestKind::Receive { connection, record, generation }) => {
+                let generation = self.unsalted(generation);
                 self.group_used(connection, record, generation).is_some_and(|at| {
                     let group = &self.groups[at];
                     group.done != matching::full(group.count)
                 })
             }
             Some(RequestKind::Send { connection, record, generation }) => {
-                self.send_is_outstanding(connection, record, generation)
+                self.send_is_outstanding(connection, record, self.unsalted(generation))
             }
             Some(RequestKind::Complete { .. }) | None => false,
         }
@@ -98,10 +99,10 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             RequestKind::Complete { .. } => Err(RequestIdError::Stale),
             RequestKind::Send { connection, record, generation } => {
-                self.send_test(connection, record, generation)
+                self.send_test(connection, record, self.unsalted(generation))
             }
             RequestKind::Receive { connection, record, generation } => {
-                let used = self.group_used(connection, record, generation);
+                let used = self.group_used(connection, record, self.unsalted(generation));
                 let at = used.ok_or(RequestIdError::Stale)?;
                 let group = &self.groups[at];
                 if group.done != matching::full(group.count) {
@@ -110,6 +111,18 @@ impl<P: Provider> Endpoint<'_, P> {
                 Ok(Some(self.receive_outcome(at)))
             }
         }
+    }
+
+    /// The generation of a record, out of a request's number.
+    #[inline(always)]
+    pub(super) const fn unsalted(&self, generation: u32) -> u32 {
+        generation.wrapping_sub(self.config.salt)
+    }
+
+    /// The same the other way round: records begin at zero, and numbers differ by endpoint.
+    #[inline(always)]
+    pub(super) const fn salted(&self, generation: u32) -> u32 {
+        generation.wrapping_add(self.config.salt)
     }
 
     /// Where a group that its user has not been told of stands.
@@ -124,7 +137,7 @@ impl<P: Provider> Endpoint<'_, P> {
         // with such a record, only a connection that exists has its place in the table
         let at = connection.as_usize() * requests as usize + usize::from(record);
         let group = self.groups.get(at)?;
-        let used = u32::from(record) < requests && group.generation == generation && !group.free;
+        let used = u32::from(record) < requests && group.generation == generation && group.used;
         used.then_some(at)
     }
 
@@ -155,19 +168,18 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline(always)]
     fn receive_outcome(&mut self, at: usize) -> Outcome {
         let group = &mut self.groups[at];
-        group.free = true;
+        group.used = false;
         let (count, result) = (group.count, group.error.map_or(Ok(()), Err));
         if count > 1 {
             return self.group_outcome(at, count, result);
         }
-        send_outcome(result, self.receives[at * GROUP_MAX].length)
+        send_outcome(result, self.receives[at].length)
     }
 
     #[inline(never)]
     fn group_outcome(&self, at: usize, count: u8, result: Result<(), RequestError>) -> Outcome {
         let mut lengths = [0; GROUP_MAX];
-        let receives = &self.receives[at * GROUP_MAX..][..usize::from(count)];
-        for (length, receive) in lengths.iter_mut().zip(receives) {
+        for (length, receive) in lengths.iter_mut().zip(self.receives_of(at, count)) {
             *length = receive.length;
         }
         Outcome { result, count, lengths }

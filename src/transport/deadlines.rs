@@ -165,8 +165,9 @@ impl<P: Provider> Endpoint<'_, P> {
         self.regions.pin(send.region);
         let group = self.groups[at];
         for receive in 0..GROUP_MAX as u8 {
-            let open = !group.free && receive < group.count && group.done >> receive & 1 == 0;
-            let entry = &mut self.receives[at * GROUP_MAX + usize::from(receive)];
+            let open = group.used && receive < group.count && group.done >> receive & 1 == 0;
+            let place = self.receive_at(at, receive);
+            let entry = &mut self.receives[place];
             if !open {
                 entry.region = NO_REGION;
             }
@@ -180,7 +181,9 @@ impl<P: Provider> Endpoint<'_, P> {
         for record in self.records() {
             let at = self.send_at(index, record);
             self.regions.unpin(core::mem::replace(&mut self.sends[at].region, NO_REGION));
-            for entry in &mut self.receives[at * GROUP_MAX..(at + 1) * GROUP_MAX] {
+            for receive in 0..GROUP_MAX as u8 {
+                let place = self.receive_at(at, receive);
+                let entry = &mut self.receives[place];
                 self.regions.unpin(core::mem::replace(&mut entry.region, NO_REGION));
             }
         }

@@ -12,7 +12,6 @@ use super::request::{RequestError, RequestId, SubmitError};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
 use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
-use crate::wire::GROUP_MAX;
 use crate::wire::head::{
     KIND_DESCRIPTOR, KIND_EAGER, KIND_PROBED, KIND_REPORT, KIND_START, SendHead,
 };
@@ -401,16 +400,15 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let at = self.group_at(index, c.group_oldest);
         let group = &self.groups[at];
-        let first = at * GROUP_MAX;
-        let receives = &self.receives[first..first + usize::from(group.count)];
-        matching::find(receives.iter().map(|r| r.label as i32), group.bound, tag)
+        let receives = self.receives_of(at, group.count);
+        matching::find(receives.map(|r| r.label as i32), group.bound, tag)
     }
 
     /// Gives a message to a receive of the oldest group.
     fn bind(&mut self, index: usize, receive: u8, message: HeldMessage) {
         let number = self.connections[index].group_oldest;
         let at = self.group_at(index, number);
-        let cell = at * GROUP_MAX + usize::from(receive);
+        let cell = self.receive_at(at, receive);
         self.groups[at].bound |= 1 << receive;
         let record = &mut self.receives[cell];
         let room = record.length;
@@ -434,7 +432,7 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             let group = self.groups[self.group_at(index, c.group_oldest)];
             let open = group.number == c.group_oldest
-                && !group.free
+                && group.used
                 && group.bound != matching::full(group.count);
             if open {
                 return;
@@ -453,7 +451,7 @@ impl<P: Provider> Endpoint<'_, P> {
         message: HeldMessage,
     ) {
         let length = u64::from(message.length);
-        let at = self.group_at(index, group) * GROUP_MAX + usize::from(receive);
+        let at = self.receive_at(self.group_at(index, group), receive);
         let record = &mut self.receives[at];
         record.length = length;
         let error = if length > room {

@@ -75,6 +75,8 @@ pub struct ConnectionSetup {
     pub reads_runs: bool,
     /// The peer reads in heads which groups its messages have filled (W1).
     pub reads_filled: bool,
+    /// Both sides know mailboxes in which the first slots of all groups lie together (W3).
+    pub slots_in_rows: bool,
 }
 
 /// What a call of [`Endpoint::progress`] did.
@@ -174,7 +176,6 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             1 => (0, 0, 0),
             _ => (rails, STREAM_KEPT as usize, KEPT_BYTES as usize),
         };
-        let early = EarlySend { tag: 0, number: Seq(0) };
         assert!(rail.caps().copies_at_post);
         let nothing = Completion::PeerDown { peer: PeerIndex(0), cause: DownCause::Closed };
         Ok(Endpoint {
@@ -186,18 +187,16 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             scratch: Scratch::carve(block, limits.rails_max)?,
             mailboxes: CtrlMr::carve(block, limits.connections_max, limits.mailbox_bytes())?,
             connections: block.filled(connections, Connection::FREE)?,
-            sends: block
-                .filled(requests, SendRecord { generation: config.salt, ..SendRecord::FREE })?,
+            sends: block.slice(requests)?,
             sends_used: block.slice(connections * record_words(limits.requests_max))?,
-            groups: block
-                .filled(requests, GroupRecord { generation: config.salt, ..GroupRecord::FREE })?,
-            receives: block.filled(requests * GROUP_MAX, ReceiveRecord::FREE)?,
-            early: block.filled(connections * EARLY_MAX as usize, early)?,
-            held: block.filled(connections * CREDITS as usize, HeldMessage::FREE)?,
+            groups: block.slice(requests)?,
+            receives: block.slice(requests * GROUP_MAX)?,
+            early: block.slice(connections * EARLY_MAX as usize)?,
+            held: block.slice(connections * CREDITS as usize)?,
             lanes: block.filled(connections * rails, Lane::DOWN)?,
             meters: block.filled(connections * meters, LaneMeter::NONE)?,
             carried: block.slice(requests * limits.carried_words())?,
-            stream: block.filled(connections * stream, StreamRecord::FREE)?,
+            stream: block.slice(connections * stream)?,
             kept: Kept::carve(block, connections * kept)?,
             work: BitSet::new(block.slice(bitset::words(connections))?),
             watch: BitSet::new(block.slice(bitset::words(connections))?),
@@ -310,23 +309,24 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         let c = &mut self.connections[index];
         let number = c.group_post;
         let at = index * requests as usize + number.cell(requests);
+        let requests_all = self.groups.len();
         let group = &mut self.groups[at];
         let offered = c.pull || number.ahead_of(c.slots_next) < requests as i32;
         // where slots may have to be written again, their records wait until the peer is past them
         let kept = P::SEVERAL_LANES
             && c.fails_over()
             && number.ahead_of(c.peer_groups_through) >= requests as i32;
-        if !group.free || !offered || kept {
+        if group.used || !offered || kept {
             return Err(SubmitError::Again);
         }
         // the record is free: what a refused group leaves in it does not count
         match buffers {
-            [buffer] => self.receives[at * GROUP_MAX] = receive_take(&self.regions, buffer)?,
-            _ => receives_take(&self.regions, &mut self.receives[at * GROUP_MAX..], buffers)?,
+            [buffer] => self.receives[at] = receive_take(&self.regions, buffer)?,
+            _ => receives_take(&self.regions, &mut self.receives[at..], requests_all, buffers)?,
         }
         let generation = group.generation.wrapping_add(1);
         let count = buffers.len() as u8;
-        *group = GroupRecord { number, generation, count, free: false, ..GroupRecord::FREE };
+        *group = GroupRecord { number, generation, count, used: true, ..GroupRecord::FREE };
         c.group_post = number.next();
         let unexpected = !c.unexpected.is_empty() && c.group_oldest == number;
         if !c.pull {
@@ -335,7 +335,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if unexpected {
             self.unexpected_match(index);
         }
-        let record = number.cell(requests) as u8;
+        let (record, generation) = (number.cell(requests) as u8, self.salted(generation));
         Ok(RequestId::pack(RequestKind::Receive { connection, record, generation }))
     }
 
@@ -558,18 +558,20 @@ fn receive_take(regions: &DataMrs<'_>, buffer: &Incoming) -> Result<ReceiveRecor
     })
 }
 
-/// The records of a group; when one buffer is refused, none is pinned.
+/// The records of a group, every `step`-th; when one buffer is refused, none is pinned.
 #[inline(never)]
 fn receives_take(
     regions: &DataMrs<'_>,
     records: &mut [ReceiveRecord],
+    step: usize,
     buffers: &[Incoming],
 ) -> Result<(), SubmitError> {
     for (at, buffer) in buffers.iter().enumerate() {
         match receive_take(regions, buffer) {
-            Ok(record) => records[at] = record,
+            Ok(record) => records[at * step] = record,
             Err(error) => {
-                records[..at].iter().for_each(|record| regions.unpin(record.region));
+                let taken = records.iter().step_by(step).take(at);
+                taken.for_each(|record| regions.unpin(record.region));
                 return Err(error);
             }
         }

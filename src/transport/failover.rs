@@ -22,6 +22,7 @@ use super::request::RequestError;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
 use crate::fabric::{LocalSpan, OpKind, Posted, Provider, RecvSlot};
+use crate::wire::RAILS_MAX;
 use crate::wire::head::{
     KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_PROBED, KIND_REPORT, KIND_REPORT_READ, SendHead,
 };
@@ -29,7 +30,6 @@ use crate::wire::immediate;
 use crate::wire::report::{
     ENTRIES_MAX, LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport,
 };
-use crate::wire::{GROUP_MAX, RAILS_MAX};
 
 /// Sends of the peer that are taken in before a state line is written for that alone, and bytes of
 /// them: well before what the peer keeps of them is full.
@@ -183,11 +183,11 @@ impl<P: Provider> Endpoint<'_, P> {
     fn report_group(&self, index: usize, number: Seq, report: &mut Report) {
         let at = self.group_at(index, number);
         let group = &self.groups[at];
-        if group.number != number || group.free {
+        if group.number != number || !group.used {
             return;
         }
         for receive in 0..group.count {
-            let arrived = self.receives[at * GROUP_MAX + usize::from(receive)].stripes;
+            let arrived = self.receives[self.receive_at(at, receive)].stripes;
             let count = usize::from(report.entry_count);
             if group.done >> receive & 1 == 0 && arrived != 0 && count < ENTRIES_MAX {
                 let token = immediate::token(number, receive);

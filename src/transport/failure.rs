@@ -12,7 +12,6 @@ use super::used::SendQueue;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::{Arrival, Seq};
 use crate::fabric::{OpError, OpErrorKind, OpId, Provider};
-use crate::wire::GROUP_MAX;
 use crate::wire::state::STATE_FAILED;
 
 impl<P: Provider> Endpoint<'_, P> {
@@ -76,7 +75,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn read_done(&mut self, index: usize, cell: u8, receive: u8, ok: bool) {
         let at = index * self.limits.requests_max as usize + usize::from(cell);
         let group = self.groups[at];
-        if ok && !group.free && self.connections[index].state == ConnectionState::Open {
+        if ok && group.used && self.connections[index].state == ConnectionState::Open {
             self.receive_end(index, group.number, receive, None);
         }
     }
@@ -112,7 +111,7 @@ impl<P: Provider> Endpoint<'_, P> {
         error: Option<RequestError>,
     ) {
         let at = self.group_at(index, group);
-        let record_at = at * GROUP_MAX + usize::from(receive);
+        let record_at = self.receive_at(at, receive);
         let record = self.receives[record_at];
         self.groups[at].done |= 1 << receive;
         if error.is_some() && self.groups[at].error.is_none() {
@@ -158,10 +157,10 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             RequestKind::Complete { .. } => Err(RequestIdError::Stale),
             RequestKind::Send { connection, record, generation } => {
-                self.send_cancel(connection.as_usize(), record, generation)
+                self.send_cancel(connection.as_usize(), record, self.unsalted(generation))
             }
             RequestKind::Receive { connection, record, generation } => {
-                self.receive_cancel(connection.as_usize(), record, generation)
+                self.receive_cancel(connection.as_usize(), record, self.unsalted(generation))
             }
         }
     }
@@ -204,7 +203,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let at = self.send_at(index, record);
         let group = &mut self.groups[at];
-        if group.free || group.generation != generation {
+        if !group.used || group.generation != generation {
             return Err(RequestIdError::Stale);
         }
         let number = group.number;
@@ -221,8 +220,10 @@ impl<P: Provider> Endpoint<'_, P> {
         if !c.pull {
             // its slots will say that it is taken, by a number that no send has for long
             let nobody = c.eager_expected.plus(1 << 31);
-            let receives = &mut self.receives[at * GROUP_MAX..][..usize::from(group.count)];
-            receives.iter_mut().for_each(|receive| receive.label = nobody.0);
+            for receive in 0..group.count {
+                let at = self.receive_at(at, receive);
+                self.receives[at].label = nobody.0;
+            }
         }
         self.group_withdraw(index, number);
         Ok(())
@@ -261,7 +262,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &self.connections[index];
         let at = self.send_at(index, record);
         let group = self.groups[at];
-        if group.free || group.done == matching::full(group.count) {
+        if !group.used || group.done == matching::full(group.count) {
             return false;
         }
         let is_offered = !c.pull && group.number.before(c.offered_through);
@@ -326,13 +327,13 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     pub(super) fn group_end(&mut self, index: usize, at: usize, error: RequestError) {
-        let GroupRecord { count, done, free, .. } = self.groups[at];
-        if free || done == matching::full(count) {
+        let GroupRecord { count, done, used, .. } = self.groups[at];
+        if !used || done == matching::full(count) {
             return;
         }
         for receive in 0..count {
             if done >> receive & 1 == 0 {
-                let record_at = at * GROUP_MAX + usize::from(receive);
+                let record_at = self.receive_at(at, receive);
                 self.receives[record_at].length = 0;
                 self.regions.unpin(self.receives[record_at].region);
                 self.cell_leave(index, record_at);

@@ -13,7 +13,6 @@ use super::limits::EARLY_MAX;
 use super::records::{Connection, READS_FILLED};
 use crate::base::seq::Seq;
 use crate::fabric::Provider;
-use crate::wire::GROUP_MAX;
 use crate::wire::head::{FILLED_MASK, FILLED_SAID, SendHead};
 
 impl Connection {
@@ -46,7 +45,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let at = self.group_at(index, number);
             let group = &self.groups[at];
             let is_alone = group.number == number && group.count == 1 && group.bound == 1;
-            if !is_alone || self.receives[at * GROUP_MAX].label != message.0 {
+            if !is_alone || self.receives[at].label != message.0 {
                 return None;
             }
             (number, message) = (number.next(), message.next());

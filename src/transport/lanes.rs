@@ -6,9 +6,7 @@ use super::endpoint::{ConnectionCloseError, ConnectionSetup, Endpoint};
 use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
 use super::rail::{Answer, CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats, Probe};
-use super::records::{
-    Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState, reads,
-};
+use super::records::{Connection, ConnectionState, Fence, SendState, reads};
 use super::report_error::ReportError;
 use super::request::{COMPLETE_BYTES_MAX, RequestError};
 use super::schedule::Load;
@@ -157,7 +155,7 @@ impl<P: Provider> Endpoint<'_, P> {
             peer,
             lane_count: setup.lanes,
             probed: setup.probed,
-            reads: reads(setup.reads_runs, setup.reads_filled),
+            reads: reads(setup.reads_runs, setup.reads_filled, setup.slots_in_rows),
             eager_bytes_max: eager.min(sent).0,
             credits_through: Seq(setup.credits),
             credits_told: Seq(CREDITS),
@@ -184,29 +182,6 @@ impl<P: Provider> Endpoint<'_, P> {
             mailbox_key,
             ..Lane::DOWN
         };
-    }
-
-    /// Makes every record of a connection free; requests of its earlier use are stale from now on.
-    fn records_clear(&mut self, index: usize) {
-        self.sends_used_mut(index).fill(0);
-        for record in self.records() {
-            let at = self.send_at(index, record);
-            let generation = self.sends[at].generation.wrapping_add(1);
-            self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
-            let generation = self.groups[at].generation;
-            self.groups[at] = GroupRecord { generation, ..GroupRecord::FREE };
-            self.carried_clear(at);
-        }
-        for record in 0..CREDITS as u8 {
-            let next = if u32::from(record) + 1 < CREDITS { record + 1 } else { NIL };
-            let at = self.held_at(index, record);
-            self.held[at] = HeldMessage { next, ..HeldMessage::FREE };
-        }
-        let (first, end) = (index << self.lane_bits, (index + 1) << self.lane_bits);
-        self.lanes[first..end].fill(Lane::DOWN);
-        if let Some(meters) = self.meters.get_mut(first..end) {
-            meters.fill(LaneMeter::NONE);
-        }
     }
 
     /// By lane, the stripes of a send that it has carried. Where there is one lane at most, nobody

@@ -4,7 +4,11 @@
 //! a mailbox.
 
 use super::rail::DataRail;
-use crate::base::carve::{BlockTooSmall, Carver, RawSlice, lines};
+use super::records::{
+    EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
+};
+use super::request::RequestError;
+use crate::base::carve::{BlockTooSmall, Carver, RawSlice, Zeroable, lines};
 use crate::base::pool::Pool;
 use crate::base::regions::{Range, RegionTable, RemoveError};
 use crate::base::slab::Handle;
@@ -274,11 +278,14 @@ impl CtrlMr {
         self.word(connection, line, index).load(Ordering::Acquire)
     }
 
-    /// Forgets what an earlier connection left.
+    /// Forgets what an earlier connection left. What no peer has written stays untouched.
     pub(super) fn clear(&self, connection: usize) {
         for line in 0..self.stride / lines(1) {
             for index in 0..8 {
-                self.word(connection, line, index).store(0, Ordering::Relaxed);
+                let word = self.word(connection, line, index);
+                if word.load(Ordering::Relaxed) != 0 {
+                    word.store(0, Ordering::Relaxed);
+                }
             }
         }
     }
@@ -294,6 +301,29 @@ impl CtrlMr {
 
 // SAFETY: the pointer is into memory that is reached by atomics only.
 unsafe impl Send for CtrlMr {}
+
+// SAFETY: integers, and a state whose zero is `Free` and an error whose zero is `None`: the first
+// is `repr(u8)`, the second is checked below.
+unsafe impl Zeroable for SendRecord {}
+// SAFETY: integers, booleans, and an error as above.
+unsafe impl Zeroable for GroupRecord {}
+// SAFETY: integers.
+unsafe impl Zeroable for ReceiveRecord {}
+// SAFETY: integers.
+unsafe impl Zeroable for EarlySend {}
+// SAFETY: integers.
+unsafe impl Zeroable for HeldMessage {}
+// SAFETY: integers.
+unsafe impl Zeroable for StreamRecord {}
+
+/// The tag of a `repr(u8)` enum is its first byte, and `Option` has its own tag there: zero, as no
+/// error has that.
+const _: () = {
+    let none: Option<RequestError> = None;
+    // SAFETY: the first byte of the value, which is its tag and always there.
+    assert!(unsafe { (&raw const none).cast::<u8>().read() } == 0);
+    assert!(size_of::<Option<RequestError>>() == size_of::<RequestError>());
+};
 
 /// A little memory of the library's own, from which sends are filled that no user memory holds.
 /// Rails copy a send at post, so one is enough.

@@ -122,9 +122,8 @@ mod proof {
                 }
                 let group = &self.groups[at];
                 if group.count != 0 {
-                    let first = at * GROUP_MAX;
-                    let receives = &self.receives[first..first + usize::from(group.count)];
-                    (record, group, receives).hash(out);
+                    (record, group).hash(out);
+                    self.receives_of(at, group.count).for_each(|receive| receive.hash(out));
                 }
             }
         }

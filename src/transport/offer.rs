@@ -104,7 +104,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let (mut number, mut filled, mut due) = (number, 0, None);
         while number != c.group_post && filled <= SLOT_MORE_MAX {
             let at = self.group_at(index, number);
-            let message = Seq(self.receives[at * GROUP_MAX].label);
+            let message = Seq(self.receives[at].label);
             let is_alone = self.groups[at].count == 1 && self.groups[at].bound == 1;
             // one that was taken back has a number that is nobody's, nor is the next one
             if !is_alone || due.unwrap_or(message) != message {
@@ -122,7 +122,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return;
         }
         let last = self.group_at(index, number.plus(more.into()));
-        let through = Seq(self.receives[last * GROUP_MAX].label).next();
+        let through = Seq(self.receives[last].label).next();
         let c = &mut self.connections[index];
         if c.taken_told.before(through) {
             c.taken_told = through;
@@ -170,7 +170,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let at = self.group_at(index, number);
             let GroupRecord { bound, count: receives, .. } = self.groups[at];
             let longest = self.caps.send_payload_max.0;
-            let is_long = P::SEVERAL_LANES && self.receives[at * GROUP_MAX].length > longest;
+            let is_long = P::SEVERAL_LANES && self.receives[at].length > longest;
             count += if !FILLED_ALONE {
                 receives.into()
             } else if bound == 0 {
@@ -245,7 +245,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     fn slot_write(&mut self, index: usize, number: Seq, receive: u8, flags: u16, more: u8) -> bool {
         let at = self.group_at(index, number);
-        let record_at = at * GROUP_MAX + usize::from(receive);
+        let record_at = self.receive_at(at, receive);
         let record = self.receives[record_at];
         let GroupRecord { count, bound, .. } = self.groups[at];
         let taken = bound >> receive & 1 == 1;
@@ -273,7 +273,7 @@ impl<P: Provider> Endpoint<'_, P> {
             sequence: number.0,
             epoch: c.epoch,
         };
-        let target = c.mailbox.plus((self.slot_line(number, receive) * 64) as u64);
+        let target = c.mailbox.plus((self.slot_line(index, number, receive) * 64) as u64);
         self.line_write(index, target, &slot.encode())
     }
 
@@ -443,7 +443,7 @@ impl<P: Provider> Endpoint<'_, P> {
         };
         self.connections[index].short_run_set(0);
         let at = self.group_at(index, group);
-        let record_at = at * GROUP_MAX + usize::from(receive);
+        let record_at = self.receive_at(at, receive);
         let length = u64::from_le_bytes(length);
         if self.groups[at].bound >> receive & 1 == 1 || length > MESSAGE_BYTES_MAX {
             return self.connection_fail(index, RequestError::Protocol);
@@ -476,7 +476,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let Some((group, receive)) = self.token_find(index, token).filter(|_| !pulls) else {
             return self.connection_fail(index, RequestError::Protocol);
         };
-        let record_at = self.group_at(index, group) * GROUP_MAX + usize::from(receive);
+        let record_at = self.receive_at(self.group_at(index, group), receive);
         let record = &mut self.receives[record_at];
         if record.stripes >> stripe & 1 == 1 {
             return self.connection_fail(index, RequestError::Protocol);
@@ -499,7 +499,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let oldest = Seq(c.group_post.0.wrapping_sub(window));
         let (number, receive) = immediate::resolve(token, oldest, window)?;
         let group = self.groups[self.group_at(index, number)];
-        let open = group.number == number && !group.free && receive < group.count;
+        let open = group.number == number && group.used && receive < group.count;
         (open && group.done >> receive & 1 == 0).then_some((number, receive))
     }
 }

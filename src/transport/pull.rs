@@ -9,7 +9,6 @@ use super::records::{HeldMessage, NIL, SendState};
 use super::request::RequestError;
 use crate::base::seq::Seq;
 use crate::fabric::{OpKind, PostError, Posted, Provider, RailKey, RemoteSpan};
-use crate::wire::GROUP_MAX;
 use crate::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
 use crate::wire::head::KIND_DESCRIPTOR;
 
@@ -142,7 +141,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return Reading::Begun;
         };
         let group_at = self.group_at(index, group);
-        let at = group_at * GROUP_MAX + usize::from(receive);
+        let at = self.receive_at(group_at, receive);
         let record = self.receives[at];
         let room = record.length;
         self.receives[at].total = 1; // the sender waits to hear of it

@@ -96,10 +96,12 @@ pub struct KnownRegion {
 pub const READS_RUNS: u8 = 1;
 /// The peer reads in heads which groups its messages have filled.
 pub const READS_FILLED: u8 = 2;
+/// In both mailboxes the first slots of all groups lie together.
+pub const READS_ROWS: u8 = 4;
 
-/// Both as bits.
-pub const fn reads(runs: bool, filled: bool) -> u8 {
-    (READS_RUNS * runs as u8) | (READS_FILLED * filled as u8)
+/// All as bits.
+pub const fn reads(runs: bool, filled: bool, rows: bool) -> u8 {
+    (READS_RUNS * runs as u8) | (READS_FILLED * filled as u8) | (READS_ROWS * rows as u8)
 }
 
 /// One connection, both directions of it.
@@ -363,9 +365,10 @@ impl Connection {
 
 /// Where a send is.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+#[repr(u8)]
 pub enum SendState {
     /// Not in use.
-    Free,
+    Free = 0,
     /// Not bound, or not told to the peer.
     Queued,
     /// Bound to a slot; stripes are being written.
@@ -381,7 +384,7 @@ pub enum SendState {
     Done,
 }
 
-/// One outstanding send.
+/// One outstanding send. Zeroed: never used, and its memory not touched.
 #[derive(Copy, Clone, Hash, Debug)]
 pub struct SendRecord {
     pub address: u64,
@@ -434,14 +437,15 @@ impl SendRecord {
     };
 }
 
-/// One outstanding group of receives; its record is its number modulo the table.
+/// One outstanding group of receives; its record is its number modulo the table. Zeroed: never
+/// used, and its memory not touched.
 #[derive(Copy, Clone, Hash, Debug)]
 pub struct GroupRecord {
     pub number: Seq,
     /// Which use of the record; request numbers carry it.
     pub generation: u32,
-    /// The user has been told its outcome, or it was never used.
-    pub free: bool,
+    /// The user has not been told its outcome yet.
+    pub used: bool,
     /// Receives in the group; kept when it is free, for the slots that are still to be written.
     pub count: u8,
     /// Receives that have their message.
@@ -458,14 +462,14 @@ pub struct GroupRecord {
 impl GroupRecord {
     /// Whether it is group `number`, the user wants it back, and nothing was bound to it.
     pub fn is_canceled(&self, number: Seq) -> bool {
-        self.number == number && self.cancel && !self.free && self.bound == 0
+        self.number == number && self.cancel && self.used && self.bound == 0
     }
 
     /// Not in use.
     pub const FREE: GroupRecord = GroupRecord {
         number: Seq(0),
         generation: 0,
-        free: true,
+        used: false,
         count: 0,
         bound: 0,
         done: 0,
@@ -547,7 +551,8 @@ impl HeldMessage {
     };
 }
 
-/// A send of the stream that the peer may not have taken in: what sending it again takes.
+/// A send of the stream that the peer may not have taken in: what sending it again takes. Zeroed:
+/// nothing is kept.
 #[derive(Copy, Clone, Hash, Debug)]
 pub struct StreamRecord {
     pub tag: i32,
@@ -558,17 +563,4 @@ pub struct StreamRecord {
     pub length: u16,
     pub kind: u8,
     pub stripes: u8,
-}
-
-impl StreamRecord {
-    /// Nothing kept.
-    pub const FREE: StreamRecord = StreamRecord {
-        tag: 0,
-        send_number: Seq(0),
-        group_base: Seq(0),
-        kept_at: 0,
-        length: 0,
-        kind: 0,
-        stripes: 0,
-    };
 }

@@ -119,9 +119,10 @@ pub enum SubmitError {
 
 /// Why a request did not end well.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+#[repr(u8)] // from 1 on: zeroed memory is no error
 pub enum RequestError {
     /// The message was longer than the receive; nothing was written to the buffer.
-    Truncated,
+    Truncated = 1,
     /// The peer closed the connection.
     PeerClosed,
     /// The peer's process ended, or its side band broke.

@@ -4,6 +4,7 @@
 
 use super::endpoint::Endpoint;
 use super::limits::CELLS;
+use super::records::READS_ROWS;
 use crate::base::seq::Seq;
 use crate::fabric::Provider;
 use crate::wire::slot::{ControlSlot, SlotGlance};
@@ -22,28 +23,36 @@ pub(super) const fn cell_line(cell: usize) -> usize {
 }
 
 impl<P: Provider> Endpoint<'_, P> {
-    /// Where a slot lies: after the state line and the cells.
+    /// Where a slot lies: after the state line and the cells, the first slots of all groups, which
+    /// mostly are the only ones, before the second ones. With a peer that does not know that, those
+    /// of one group lie together.
     #[inline]
-    pub(super) fn slot_line(&self, group: Seq, receive: u8) -> usize {
-        1 + CELLS * 2 + group.cell(self.limits.groups_max()) * GROUP_MAX + usize::from(receive)
+    pub(super) fn slot_line(&self, index: usize, group: Seq, receive: u8) -> usize {
+        let (groups, receive) = (self.limits.groups_max(), usize::from(receive));
+        let group = group.cell(groups);
+        1 + CELLS * 2
+            + match self.connections[index].reads & READS_ROWS {
+                0 => group * GROUP_MAX + receive,
+                _ => receive * groups as usize + group,
+            }
     }
 
     /// A slot that is there.
     pub(super) fn slot_read(&self, index: usize, group: Seq, receive: u8) -> ControlSlot {
-        ControlSlot::from_bytes(&self.mailboxes.line(index, self.slot_line(group, receive)))
+        ControlSlot::from_bytes(&self.mailboxes.line(index, self.slot_line(index, group, receive)))
     }
 
     /// The tag of a slot that is there.
     #[inline]
     pub(super) fn slot_tag(&self, index: usize, group: Seq, receive: u8) -> i32 {
-        let word = self.mailboxes.word_at(index, self.slot_line(group, receive), TAG_WORD);
+        let word = self.mailboxes.word_at(index, self.slot_line(index, group, receive), TAG_WORD);
         word as i32
     }
 
     /// The flags of a slot that is there.
     #[inline]
     pub(super) fn slot_flags(&self, index: usize, group: Seq, receive: u8) -> u16 {
-        let word = self.mailboxes.word_at(index, self.slot_line(group, receive), FLAGS_WORD);
+        let word = self.mailboxes.word_at(index, self.slot_line(index, group, receive), FLAGS_WORD);
         (word >> 16) as u16
     }
 
@@ -51,7 +60,7 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline]
     pub(super) fn slot_is_there(&self, index: usize, group: Seq, receive: u8) -> bool {
         let expected = u64::from(self.connections[index].peer_epoch) << 32 | u64::from(group.0);
-        self.mailboxes.last_word(index, self.slot_line(group, receive)) == expected
+        self.mailboxes.last_word(index, self.slot_line(index, group, receive)) == expected
     }
 
     /// What a slot that is there and valid says of its place.
@@ -60,7 +69,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !self.slot_is_there(index, group, receive) {
             return None;
         }
-        let line = self.slot_line(group, receive);
+        let line = self.slot_line(index, group, receive);
         let word = |at| self.mailboxes.word_at(index, line, at);
         SlotGlance::decode(word(SlotGlance::PLACE_WORD), word(SlotGlance::COUNTS_WORD)).ok()
     }

@@ -14,7 +14,6 @@ use super::request::RequestError;
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
 use crate::fabric::Provider;
-use crate::wire::GROUP_MAX;
 use crate::wire::status::{RailStanding, RequestStatus, Standing, Status, StatusHello, Waits};
 
 /// Ticks go from 1 to this, and start again.
@@ -118,7 +117,7 @@ fn send_is_open(send: &SendRecord) -> bool {
 }
 
 fn group_is_open(group: &GroupRecord) -> bool {
-    !group.free && group.done != matching::full(group.count)
+    group.used && group.done != matching::full(group.count)
 }
 
 impl<P: Provider> Endpoint<'_, P> {
@@ -180,8 +179,8 @@ impl<P: Provider> Endpoint<'_, P> {
         for at in (first..end).filter(|at| group_is_open(&self.groups[*at])) {
             let group = &self.groups[at];
             sum = mix(sum, u64::from(group.bound) << 8 | u64::from(group.done));
-            let receives = &self.receives[at * GROUP_MAX..][..usize::from(group.count)];
-            sum = receives.iter().fold(sum, |sum, receive| mix(sum, receive.stripes));
+            let receives = self.receives_of(at, group.count);
+            sum = receives.fold(sum, |sum, receive| mix(sum, receive.stripes));
         }
         (sum ^ sum >> 16) as u16
     }
@@ -315,8 +314,8 @@ impl<P: Provider> Endpoint<'_, P> {
         let at = self.group_at(index, c.group_oldest);
         let group = &self.groups[at];
         (status.group_count, status.group_bound) = (group.count, group.bound);
-        for receive in 0..usize::from(group.count) {
-            status.tag_set(receive, self.receives[at * GROUP_MAX + receive].label as i32);
+        for (place, receive) in self.receives_of(at, group.count).enumerate() {
+            status.tag_set(place, receive.label as i32);
         }
     }
 
@@ -428,7 +427,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let at = self.send_at(index, record);
         let (group, c) = (&self.groups[at], &self.connections[index]);
         let open = (0..group.count).find(|at| group.done >> at & 1 == 0).unwrap_or(0);
-        let receive = &self.receives[at * GROUP_MAX + usize::from(open)];
+        let receive = &self.receives[self.receive_at(at, open)];
         let bound = group.bound >> open & 1 == 1;
         let unwritten = !c.pull && group.number.ahead_of(c.slots_next) >= 0;
         let waits = match bound {

@@ -11,7 +11,6 @@ use super::request::RequestError;
 use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
 use crate::fabric::{Provider, RecvSlot};
-use crate::wire::GROUP_MAX;
 use crate::wire::head::{KIND_EAGER, SendHead};
 
 impl Connection {
@@ -84,7 +83,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let length = u64::from(length);
         let at = self.group_at(index, self.connections[index].group_oldest);
         let c = &mut self.connections[index];
-        let (group, receive) = (&mut self.groups[at], &mut self.receives[at * GROUP_MAX]);
+        let (group, receive) = (&mut self.groups[at], &mut self.receives[at]);
         let common = head.kind == KIND_EAGER
             && head.stripes == 0
             && c.state == ConnectionState::Open

@@ -91,6 +91,7 @@ impl<'m, P: Provider> Pair<'m, P> {
                 probed: true,
                 reads_runs: true,
                 reads_filled: true,
+                slots_in_rows: true,
             };
             endpoint.connection_open(own, &setup);
         }
@@ -543,8 +544,8 @@ fn stripes_count_as_movement() {
         pair.endpoint.status(B, Tick::of(ms, 1250)).status.moved_ms
     };
     assert_eq!([1000, 1007].map(|ms| moved(&mut pair, ms)), [0, 7]);
-    let at = (0..pair.endpoint.groups.len()).find(|at| !pair.endpoint.groups[*at].free).unwrap();
-    pair.endpoint.receives[at * crate::wire::GROUP_MAX].stripes |= 2;
+    let at = (0..pair.endpoint.groups.len()).find(|at| pair.endpoint.groups[*at].used).unwrap();
+    pair.endpoint.receives[at].stripes |= 2;
     assert_eq!([1020, 1023].map(|ms| moved(&mut pair, ms)), [0, 3]);
 }
 

@@ -2,8 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, Outgoing};
-use super::limits::REQUESTS_MAX;
-use super::records::{SendRecord, SendState};
+use super::limits::{CREDITS, REQUESTS_MAX};
+use super::rail::{Lane, LaneMeter};
+use super::records::{GroupRecord, HeldMessage, NIL, ReceiveRecord, SendRecord, SendState};
 use super::request::{RequestId, RequestKind};
 use crate::base::ids::ConnectionIndex;
 use crate::fabric::Provider;
@@ -83,6 +84,49 @@ impl<P: Provider> Endpoint<'_, P> {
         self.sends_used(index).count() < self.limits.requests_max as usize
     }
 
+    /// Where a receive of the group stands whose record is at `at`: the first receives of all
+    /// groups, which mostly are the only ones, lie together.
+    #[inline]
+    pub(super) fn receive_at(&self, at: usize, receive: u8) -> usize {
+        at + usize::from(receive) * self.groups.len()
+    }
+
+    /// The first `count` receives of that group.
+    pub(super) fn receives_of(
+        &self,
+        at: usize,
+        count: u8,
+    ) -> impl Iterator<Item = &ReceiveRecord> + '_ {
+        (0..count).map(move |receive| &self.receives[self.receive_at(at, receive)])
+    }
+
+    /// Makes every record of a connection free; requests of its earlier use are stale from now on.
+    pub(super) fn records_clear(&mut self, index: usize) {
+        for record in self.sends_used(index) {
+            let at = self.send_at(index, record);
+            let generation = self.sends[at].generation.wrapping_add(1);
+            self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
+        }
+        self.sends_used_mut(index).fill(0);
+        let first = self.send_at(index, 0);
+        for group in &mut self.groups[first..][..self.limits.requests_max as usize] {
+            // one that was never used stays untouched
+            if group.generation != 0 {
+                *group = GroupRecord { generation: group.generation, ..GroupRecord::FREE };
+            }
+        }
+        for record in 0..CREDITS as u8 {
+            let next = if u32::from(record) + 1 < CREDITS { record + 1 } else { NIL };
+            let at = self.held_at(index, record);
+            self.held[at] = HeldMessage { next, ..HeldMessage::FREE };
+        }
+        let (first, end) = (index << self.lane_bits, (index + 1) << self.lane_bits);
+        self.lanes[first..end].fill(Lane::DOWN);
+        if let Some(meters) = self.meters.get_mut(first..end) {
+            meters.fill(LaneMeter::NONE);
+        }
+    }
+
     /// A record for a send, and the request that names it.
     pub(super) fn send_take(
         &mut self,
@@ -105,7 +149,7 @@ impl<P: Provider> Endpoint<'_, P> {
         };
         self.carried_clear(at);
         self.regions.pin(region);
-        let connection = ConnectionIndex(index as u32);
+        let (connection, generation) = (ConnectionIndex(index as u32), self.salted(generation));
         let request = RequestId::pack(RequestKind::Send { connection, record, generation });
         Some((record, request))
     }

@@ -12,8 +12,11 @@ pub const ADDRESSES_MAX: usize = 3;
 const BESIDE: usize = 2;
 /// Most IPv4 addresses beside others.
 pub const MORE_MAX: usize = BESIDE * ADDRESSES_MAX;
-/// The listener also answers locally, whether or not an address says so (since minor 1).
-pub const HANDLE_LOCAL: u32 = 0x1;
+/// The listener also answers locally, to peers that speak the handshake of
+/// [`LOCAL_VERSION`](super::hello::LOCAL_VERSION).
+pub const HANDLE_LOCAL: u32 = 0x2;
+/// The same of version 1, which told strangers too much; not written any more.
+const HANDLE_LOCAL_OLD: u32 = 0x1;
 const MAGIC: [u8; 8] = *b"crosstie";
 const CHECKED_BYTES: usize = 120;
 
@@ -23,7 +26,7 @@ pub enum Family {
     /// No address.
     #[default]
     None,
-    /// The side band of a process on the same host; its name follows from the endpoint id.
+    /// The side band of a process on the same host, as an older version said it.
     Local,
     /// IPv4, in the first four bytes.
     Ipv4,
@@ -68,14 +71,17 @@ impl ListenHandle {
         self.addresses.iter().chain(&self.more)
     }
 
-    /// Takes addresses as far as there is room. `local`: the listener also answers on its host, of
-    /// which an older reader knows by an address; there is room for that or not.
-    pub fn addresses_set(&mut self, local: bool, remote: impl Iterator<Item = Address> + Clone) {
-        let here = Address { family: Family::Local, ..Address::default() };
-        let first = (local && remote.clone().count() < ADDRESSES_MAX).then_some(here);
-        let mut all = first.into_iter().chain(remote);
+    /// Takes addresses as far as there is room.
+    pub fn addresses_set(&mut self, mut all: impl Iterator<Item = Address>) {
         self.addresses = core::array::from_fn(|_| all.next().unwrap_or_default());
         self.more_set(all);
+    }
+
+    /// Whether the listener answers locally as an older version did alone.
+    pub fn is_of_older_door(&self) -> bool {
+        let local = |address: &Address| address.family == Family::Local;
+        let says_local = self.flags & HANDLE_LOCAL_OLD != 0 || self.addresses.iter().any(local);
+        says_local && self.flags & HANDLE_LOCAL == 0
     }
 
     /// Adds IPv4 addresses, as far as there is room; others are left out.

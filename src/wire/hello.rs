@@ -5,7 +5,9 @@
 //! connections are then made on it with `Connect` and answered by `Accepted` or `Refused`.
 #![forbid(unsafe_code)]
 
+pub use super::door::{DoorHello, LOCAL_VERSION};
 use super::pair::{LaneEnd, PairHello, PortList};
+pub use super::ping::PingHello;
 use super::status::{StatusAsk, StatusHello};
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
 
@@ -48,9 +50,13 @@ pub const CONNECT_RUNS: u64 = 0x10;
 /// `ConnectHello::features`.
 pub const CONNECT_FILLED: u64 = 0x20;
 /// The writer can check its data streams over TCP by sums (W9.1).
-pub const CONNECT_SUMS: u64 = 0x40;
+pub const CONNECT_SUMS: u64 = 0x80;
 /// The writer wants that: it is done if either side does, and both can.
-pub const CONNECT_SUMS_WANTED: u64 = 0x80;
+pub const CONNECT_SUMS_WANTED: u64 = 0x100;
+
+/// The writer knows slots of which the first ones of all groups lie together (W3): a bit of
+/// `ConnectHello::features`. They do where both sides say so.
+pub const CONNECT_ROWS: u64 = 0x40;
 
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;
@@ -107,6 +113,14 @@ pub enum FrameKind {
     Pair = 15,
     /// Connector to listener: its user has the connection (since minor 1).
     Taken = 16,
+    /// Within a host, connector to listener, first on a socket: who is there? (W8.15)
+    Knock = 17,
+    /// Listener to connector: prove that you hold my handle.
+    Challenge = 18,
+    /// Connector to listener: the proof.
+    Prove = 19,
+    /// Listener to connector: its own proof. A `LinkHello` may follow.
+    Proved = 20,
 }
 
 wire_struct! {
@@ -153,6 +167,10 @@ impl FrameHeader {
             14 => FrameKind::Ports,
             15 => FrameKind::Pair,
             16 => FrameKind::Taken,
+            17 => FrameKind::Knock,
+            18 => FrameKind::Challenge,
+            19 => FrameKind::Prove,
+            20 => FrameKind::Proved,
             _ => return Err(DecodeError::Field),
         };
         let body = &frame[FrameHeader::SIZE..];
@@ -327,14 +345,6 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// W8.7. Body of `Ping` and `Pong`.
-    PingHello [16] {
-        /// The writer's count; a `Pong` has that of its `Ping`.
-        number: u64 = 0,
-    }
-}
-
-wire_struct! {
     /// W8.2. Body of `Connect` and `Accepted`.
     ConnectHello [128] {
         /// The writer's connection.
@@ -464,6 +474,14 @@ pub enum Frame {
     Pair(PairHello, LaneEnd),
     /// Whoever asked for the connection has it.
     Taken(RefusedHello),
+    /// At a local door: who is there?
+    Knock(DoorHello),
+    /// Prove that you hold the handle.
+    Challenge(DoorHello),
+    /// The proof.
+    Prove(DoorHello),
+    /// The listener's own.
+    Proved(DoorHello),
 }
 
 impl Frame {
@@ -498,6 +516,10 @@ impl Frame {
             }
             FrameKind::Status => Frame::Status(StatusHello::decode(body)?),
             FrameKind::Taken => Frame::Taken(RefusedHello::from_bytes(prefix(body)?)),
+            FrameKind::Knock => Frame::Knock(DoorHello::from_bytes(prefix(body)?)),
+            FrameKind::Challenge => Frame::Challenge(DoorHello::from_bytes(prefix(body)?)),
+            FrameKind::Prove => Frame::Prove(DoorHello::from_bytes(prefix(body)?)),
+            FrameKind::Proved => Frame::Proved(DoorHello::from_bytes(prefix(body)?)),
         })
     }
 
@@ -512,6 +534,10 @@ impl Frame {
             Frame::Refused(body) => record(FrameKind::Refused, &body.encode(), out),
             Frame::Closed(body) => record(FrameKind::Closed, &body.encode(), out),
             Frame::Taken(body) => record(FrameKind::Taken, &body.encode(), out),
+            Frame::Knock(body) => record(FrameKind::Knock, &body.encode(), out),
+            Frame::Challenge(body) => record(FrameKind::Challenge, &body.encode(), out),
+            Frame::Prove(body) => record(FrameKind::Prove, &body.encode(), out),
+            Frame::Proved(body) => record(FrameKind::Proved, &body.encode(), out),
             Frame::StreamHello(stream, connect) => {
                 let mut body = [0; StreamHello::SIZE + ConnectHello::SIZE];
                 body[..StreamHello::SIZE].copy_from_slice(&stream.encode());
@@ -606,7 +632,8 @@ mod tests {
         resume: 17,
     };
 
-    fn frames() -> [Frame; 17] {
+    fn frames() -> [Frame; 21] {
+        let door = DoorHello { version: LOCAL_VERSION, door: 5, nonce: 6, ..DoorHello::ZERO };
         let connect = ConnectHello { connection: 11, target: 12, ..Default::default() };
         let refused = RefusedHello { target: 13, reason: 2, major: 1 };
         [
@@ -618,6 +645,10 @@ mod tests {
             Frame::Refused(refused),
             Frame::Closed(refused),
             Frame::Taken(RefusedHello { reason: 0, ..refused }),
+            Frame::Knock(door),
+            Frame::Challenge(door),
+            Frame::Prove(door),
+            Frame::Proved(door),
             Frame::StreamHello(
                 StreamHello {
                     streams: 2,

@@ -9,11 +9,13 @@
 pub mod blob;
 pub mod cell;
 pub mod descriptor;
+pub mod door;
 pub mod handle;
 pub mod head;
 pub mod hello;
 pub mod immediate;
 pub mod pair;
+pub mod ping;
 pub mod queue_pair;
 pub mod report;
 pub mod shared_end;

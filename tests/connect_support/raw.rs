@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use crate::connect_support::{WATCHDOG, dial_record, listen_record};
+use crosstie::connect::key::{self, DoorNumbers, DoorStep, Key};
 use crosstie::wire::handle::{Family, ListenHandle};
 use crosstie::wire::hello::*;
 use std::io::{Read, Write};
@@ -12,8 +13,8 @@ use std::time::Instant;
 /// Bytes of the arena that a peer made by hand offers.
 pub const ARENA_BYTES: u64 = 64 << 10;
 
-/// One end of a link.
-pub struct Raw(pub OwnedFd);
+/// One end of a link, or a door under the name of an endpoint.
+pub struct Raw(pub OwnedFd, u128);
 
 /// Some shared memory.
 pub fn memfd(bytes: u64) -> OwnedFd {
@@ -27,25 +28,66 @@ pub fn memfd(bytes: u64) -> OwnedFd {
 }
 
 impl Raw {
-    /// Dials an endpoint.
+    /// Dials an endpoint, and says nothing.
+    pub fn knock(handle: &ListenHandle) -> Raw {
+        Raw(dial_record(handle.endpoint_id), handle.endpoint_id)
+    }
+
+    /// Dials an endpoint, and proves that it holds the handle.
     pub fn dial(handle: &ListenHandle) -> Raw {
-        Raw(dial_record(handle.endpoint_id))
+        Raw::dial_with(handle, None)
+    }
+
+    /// The same with a key.
+    pub fn dial_with(handle: &ListenHandle, key: Option<&Key>) -> Raw {
+        let raw = Raw::knock(handle);
+        let (numbers, answer) = raw.prove(handle.endpoint_id, handle.listener, key);
+        let Frame::Proved(hello) = answer else { panic!("not let in: {answer:?}") };
+        assert!(key::door_proves(DoorStep::Listener, &numbers, &hello));
+        assert!(key::door_key_proves(key, DoorStep::Listener, &numbers, &hello));
+        raw
+    }
+
+    /// Proves at a door that it knows an endpoint's number and a listener's, and says what the
+    /// answer is.
+    pub fn prove(&self, id: u128, door: u64, key: Option<&Key>) -> (DoorNumbers, Frame) {
+        let knock = DoorHello { version: LOCAL_VERSION, nonce: 0x77, ..DoorHello::ZERO };
+        self.send(Frame::Knock(knock), &[]);
+        let Frame::Challenge(challenge) = self.receive() else { panic!("no challenge") };
+        assert!(challenge == DoorHello { nonce: challenge.nonce, ..knock }, "a number alone");
+        let numbers = DoorNumbers { connector: knock.nonce, listener: challenge.nonce, id, door };
+        self.send(Frame::Prove(key::door_hello(key, DoorStep::Connector, &numbers)), &[]);
+        (numbers, self.receive())
     }
 
     /// Listens under the name of an endpoint.
     pub fn listen(endpoint_id: u128) -> Raw {
-        Raw(listen_record(endpoint_id))
+        Raw(listen_record(endpoint_id), endpoint_id)
+    }
+
+    /// The next one that dials and proves that it holds the handle, which it is shown in turn.
+    pub fn accept(&self) -> Raw {
+        let raw = self.accept_silent();
+        let Frame::Knock(knock) = raw.receive() else { panic!("no knock") };
+        let challenge = DoorHello { version: LOCAL_VERSION, nonce: 0x88, ..DoorHello::ZERO };
+        raw.send(Frame::Challenge(challenge), &[]);
+        let Frame::Prove(proof) = raw.receive() else { panic!("no proof") };
+        let (connector, listener, id) = (knock.nonce, challenge.nonce, self.1);
+        let numbers = DoorNumbers { connector, listener, id, door: proof.door };
+        assert!(key::door_proves(DoorStep::Connector, &numbers, &proof));
+        raw.send(Frame::Proved(key::door_hello(None, DoorStep::Listener, &numbers)), &[]);
+        raw
     }
 
     /// The next one that dials.
-    pub fn accept(&self) -> Raw {
+    pub fn accept_silent(&self) -> Raw {
         self.wait();
         let null = std::ptr::null_mut();
         // SAFETY: no address is asked for.
         let fd = unsafe { libc::accept(self.0.as_raw_fd(), null, null.cast()) };
         assert!(fd >= 0);
         // SAFETY: a new descriptor.
-        Raw(unsafe { OwnedFd::from_raw_fd(fd) })
+        Raw(unsafe { OwnedFd::from_raw_fd(fd) }, self.1)
     }
 
     /// Until something can be read, or the watchdog barks.
@@ -60,11 +102,6 @@ impl Raw {
 
     /// Sends bytes and descriptors.
     pub fn send_bytes(&self, bytes: &[u8], descriptors: &[&OwnedFd]) {
-        let sent = self.give_bytes(bytes, descriptors);
-        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
-    }
-
-    fn give_bytes(&self, bytes: &[u8], descriptors: &[&OwnedFd]) -> isize {
         let mut part =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut room = [0u64; 16];
@@ -89,7 +126,8 @@ impl Raw {
             }
         }
         // SAFETY: everything that the message names lives until the call returns.
-        unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) }
+        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
     /// Sends a frame of this version.
@@ -97,13 +135,6 @@ impl Raw {
         let mut bytes = [0; FRAME_BYTES_WRITTEN];
         let length = frame.encode(&mut bytes);
         self.send_bytes(&bytes[..length], descriptors);
-    }
-
-    /// The same to an end that may be closed already.
-    pub fn try_send(&self, frame: Frame, descriptors: &[&OwnedFd]) {
-        let mut bytes = [0; FRAME_BYTES_WRITTEN];
-        let length = frame.encode(&mut bytes);
-        let _ = self.give_bytes(&bytes[..length], descriptors);
     }
 
     /// The next record; its descriptors are dropped. Empty: the other end is closed.

@@ -2,6 +2,7 @@
 //! tests watch.
 
 use super::WATCHDOG;
+use crosstie::connect::key::public_number;
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
@@ -10,9 +11,9 @@ fn name_of(endpoint_id: u128) -> (libc::sockaddr_un, u32) {
     // SAFETY: integers, for which zero is a value.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
-    let prefix = b"crosstie-";
+    let (prefix, number) = (b"crosstie-", public_number(endpoint_id));
     let digits = (0..32u32).map(|at| {
-        let nibble = (endpoint_id >> (124 - 4 * at)) as u32 & 15;
+        let nibble = (number >> (124 - 4 * at)) as u32 & 15;
         char::from_digit(nibble, 16).unwrap() as u8
     });
     let name = prefix.iter().copied().chain(digits);

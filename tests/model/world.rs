@@ -220,6 +220,7 @@ impl World {
                 probed: true,
                 reads_runs: true,
                 reads_filled: true,
+                slots_in_rows: true,
             };
             world.net.borrow_mut().open(side, 0);
             world.endpoints[side].connection_open(CONNECTION, &setup);

@@ -97,6 +97,12 @@ fn point_7_connection_taken_alone_is_the_peers_too() {
     play("taken_alone");
 }
 
+/// A connection took 414 KiB on each side, and the first one 18 MB.
+#[test]
+fn point_7_set_up_touches_no_memory_that_nothing_uses() {
+    RAILS.into_iter().for_each(|rails| play_one("costs", 12, rails));
+}
+
 #[test]
 fn point_8_full_is_null_and_success() {
     play("full");

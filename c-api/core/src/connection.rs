@@ -164,6 +164,7 @@ fn setup(host: &Host, blob: &ConnectionBlob) -> Result<ConnectionSetup, xtie_cor
         probed: false,
         reads_runs: blob.flags & BLOB_RUNS != 0,
         reads_filled: false,
+        slots_in_rows: false,
     })
 }
 

@@ -119,6 +119,7 @@ impl<'m> Pair<'m> {
                 probed: false,
                 reads_runs: true,
                 reads_filled: false,
+                slots_in_rows: false,
             };
             endpoint.connection_open(own, &setup);
         }

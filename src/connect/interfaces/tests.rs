@@ -307,13 +307,13 @@ fn what_has_no_room_in_a_handle_is_the_end_of_the_order() {
     let of = |count: u8| -> Vec<InterfaceAddress> {
         (0..count).map(|at| special("eth0", &std::format!("10.0.{at}.1"), |_| {})).collect()
     };
-    assert!(without_room(&of(9), false).is_empty());
-    let out = without_room(&of(11), true);
+    assert!(without_room(&of(9)).is_empty());
+    let out = without_room(&of(11));
     let out: Vec<_> = out.iter().map(|it| it.ip.to_string()).collect();
     assert_eq!(out, ["10.0.9.1", "10.0.10.1"]);
     let six: Vec<_> =
         (0..4).map(|at| special("eth0", &std::format!("fd00:{at}::1"), |_| {})).collect();
-    assert_eq!(without_room(&six, true).len(), 1);
+    assert_eq!(without_room(&six).len(), 1);
 }
 
 #[test]

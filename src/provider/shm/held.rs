@@ -46,22 +46,35 @@ impl Held {
 
     #[cold]
     fn mark(&mut self, bits: &mut [u64], position: u32, lines: u32) {
-        for line in 0..lines {
-            let (word, mask) = place(bits, position.wrapping_add(line));
-            bits[word] |= mask;
+        // by words: a padding is as long as most of the ring
+        let mut left = lines;
+        while left != 0 {
+            let at = position.wrapping_add(lines - left);
+            let count = left.min(64 - at % 64);
+            bits[place(bits, at).0] |= run_of(at, count);
+            left -= count;
         }
         self.marked += lines;
     }
 
     #[cold]
     fn sweep(&mut self, bits: &mut [u64]) {
-        while self.marked != 0 && bit(bits, self.base) {
-            let (word, mask) = place(bits, self.base);
-            bits[word] &= !mask;
-            self.marked -= 1;
-            self.base = self.base.wrapping_add(1);
+        while self.marked != 0 {
+            let word = place(bits, self.base).0;
+            let count = (bits[word] >> (self.base % 64)).trailing_ones();
+            if count == 0 {
+                break;
+            }
+            bits[word] &= !run_of(self.base, count);
+            self.marked -= count;
+            self.base = self.base.wrapping_add(count);
         }
     }
+}
+
+/// The bits of `count` lines from `position` on, in one word.
+const fn run_of(position: u32, count: u32) -> u64 {
+    (u64::MAX >> (64 - count)) << (position % 64)
 }
 
 fn bit(bits: &[u64], position: u32) -> bool {
@@ -90,7 +103,7 @@ mod tests {
         for _ in 0..20_000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let random = (state >> 33) as u32;
-            let lines = 1 + random % 5;
+            let lines = if random % 7 == 0 { 1 + random % 90 } else { 1 + random % 5 };
             if random & 64 == 0 && read.wrapping_add(lines).wrapping_sub(held.base()) <= LINES {
                 open.push_back((read, lines));
                 read = read.wrapping_add(lines);

@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use super::record::LINE;
-use super::ring::LINES_MIN;
+use super::ring::{LINES_MIN, lines_first};
 
 const CONTROL_BYTES: usize = 512;
 const SIDE_BYTES: usize = 256;
@@ -82,6 +82,19 @@ pub const fn send_ring_at(side: u8, sizes: RingSizes) -> usize {
 /// Offset of the write ring that `side` writes.
 pub const fn write_ring_at(side: u8, sizes: RingSizes) -> usize {
     send_ring_at(side, sizes) + sizes.send_bytes as usize
+}
+
+/// Offsets and lengths in bytes of what must be there before either side opens the connection. The
+/// writer of a ring sees to it that more is there before it uses more.
+pub const fn first_parts(sizes: RingSizes) -> [(usize, usize); 4] {
+    let send = lines_first(sizes.send_bytes / LINE as u32) as usize * LINE;
+    let write = lines_first(sizes.write_bytes / LINE as u32) as usize * LINE;
+    [
+        (0, CONTROL_BYTES + send),
+        (write_ring_at(0, sizes), write),
+        (send_ring_at(1, sizes), send),
+        (write_ring_at(1, sizes), write),
+    ]
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub mod word;
 pub use board::{HeapSpan, board_bytes};
 pub use copiers::THREADS_MAX;
 pub use domain::ShmDomain;
-pub use layout::{RingSizes, rings_bytes};
+pub use layout::{RingSizes, first_parts, rings_bytes};
 pub use peer::PeerSetup;
 pub use provider::{Limits, OpenError, Shm, bytes};
 pub use pull::Pulled;

@@ -312,6 +312,7 @@ impl Peer {
                         return Err(Corrupt);
                     }
                     self.send_in.pass(&record);
+                    self.send_in.turned(&record);
                     self.held.release(held_bits, record.position, record.lines);
                 }
                 Kind::Write | Kind::Add | Kind::Read | Kind::Data | Kind::Refuse => {
@@ -350,6 +351,10 @@ impl Peer {
     /// Nothing came and nothing moved: returns space, and sees whether the peer has left.
     #[inline]
     fn idle(&mut self, work: &mut Work) -> bool {
+        if self.send_out.is_broken() && self.state == State::Open {
+            // no record of its would ever have room
+            return self.begin_down(DownCause::Failed);
+        }
         if self.send_in.retire_idle(self.held.base())
             | self.write_in.retire_idle(self.write_in.position())
         {

@@ -185,7 +185,7 @@ impl Peer {
                 Kind::Read => self.take_request(work, &record)?,
                 Kind::Data => self.take_data(work, &record)?,
                 Kind::Refuse => self.take_refusal(work, &record)?,
-                Kind::Pad => {}
+                Kind::Pad => self.write_in.turned(&record),
                 Kind::Send => return Err(Corrupt),
             }
             work.charge(if taken.region == 0 { u64::from(record.length) } else { 0 });

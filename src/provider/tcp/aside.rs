@@ -162,7 +162,6 @@ impl Tcp<'_> {
     fn act(&mut self, helper: usize, event: Event, events: &mut Events) {
         let open = |peer: PeerIndex| self.peers[peer.as_usize()].state != State::Closed;
         match event {
-            Event::Nothing => {}
             Event::Done { op, result } => self.done_aside(helper, op, result),
             Event::Immediate { peer, immediate } if open(peer) => {
                 events.push(Completion::Immediate { peer, immediate });

@@ -38,8 +38,6 @@ const BATCH: usize = 16;
 /// What a thread is told.
 #[derive(Copy, Clone)]
 pub(super) enum Command {
-    /// Nothing: what an unused place of the queue holds.
-    Nothing,
     /// Takes streams of a peer; the descriptors are the thread's own.
     Open { peer: PeerIndex, fds: [i32; super::STREAMS_MAX], count: usize, sums: bool },
     /// A write whose source is pinned; `op` is the number of its entry.
@@ -61,8 +59,6 @@ pub(super) enum Command {
 /// What a thread tells.
 #[derive(Copy, Clone)]
 pub(super) enum Event {
-    /// See [`Command::Nothing`].
-    Nothing,
     /// A write of that entry ended.
     Done { op: u32, result: Result<(), OpError> },
     /// A write with immediate came.
@@ -138,13 +134,13 @@ impl Helper {
             + bytes_for::<i32>(fds)
             + rail::bytes(limits);
         let memory = Reserve::create(length).map_err(system)?;
-        // SAFETY: fresh memory of that length, aligned to a page; it outlives the thread, which is
-        // joined before it is unmapped (`drop`).
-        let mut carver: Carver<'static> = unsafe { Carver::new(memory.start(), length) };
+        // SAFETY: fresh zeroed memory of that length, aligned to a page; it outlives the thread,
+        // which is joined before it is unmapped (`drop`).
+        let mut carver: Carver<'static> = unsafe { Carver::over_zeroed(memory.start(), length) };
         let shared: &'static Shared = carver.value::<Shared>()?;
-        let queue = carver.filled_with(commands, || Cell::new(Command::Nothing))?;
+        let queue = carver.slice::<Cell<Command>>(commands)?;
         let (producer, told) = split(&shared.commands, queue);
-        let queue = carver.filled_with(commands, || Cell::new(Event::Nothing))?;
+        let queue = carver.slice::<Cell<Event>>(commands)?;
         let (tells, consumer) = split(&shared.events, queue);
         let fds = carver.filled(fds, -1)?;
         // SAFETY: the thread is joined in `drop`, until when this function's contract holds.
@@ -320,7 +316,6 @@ impl Work {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Nothing => {}
             Command::Open { peer, fds, count, sums } => {
                 let own = &mut self.fds[peer.as_usize() * super::STREAMS_MAX..][..count];
                 own.copy_from_slice(&fds[..count]);

@@ -223,6 +223,7 @@ impl<'f, 'm> Side<'f, 'm> {
                 probed: true,
                 reads_runs: true,
                 reads_filled: true,
+                slots_in_rows: true,
             };
             self.endpoint.connection_open(ConnectionIndex(index), &setup);
         }

@@ -232,10 +232,10 @@ impl<'f, 'm> World<'f, 'm> {
                 lanes: lanes.count as u8,
                 // of every other schedule control leaves lane 0 as soon as another is up
                 reserve: u8::from(lanes.count > 1 && seed & 1 == 1),
-                // and of others a peer is older: it answers no probes, or wants all slots
-                probed: seed & 2 == 0,
+                probed: seed & 2 == 0, // else a peer is older, and wants all slots with others
                 reads_runs: !(seed / 16 + side as u64).is_multiple_of(4),
                 reads_filled: !(seed / 64 + side as u64).is_multiple_of(3),
+                slots_in_rows: !(seed / 128).is_multiple_of(3),
             };
             endpoints[side].connection_open(CONNECTION, &setup);
         }

@@ -210,6 +210,7 @@ impl<'f, 'm> Side<'f, 'm> {
             probed: true,
             reads_runs: true,
             reads_filled: true,
+            slots_in_rows: true,
         };
         self.endpoint.connection_open(CONNECTION, &setup);
         for lane in 1..lanes {

@@ -82,6 +82,7 @@ fn answered(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>, V
         probed: true,
         reads_runs: true,
         reads_filled: true,
+        slots_in_rows: true,
     };
     endpoint.connection_open(CONNECTION, &setup);
     let nothing = Incoming { region: Default::default(), address: 0, length: 0, tag: 1 };

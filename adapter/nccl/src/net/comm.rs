@@ -10,15 +10,20 @@ use super::{Fault, log};
 use crosstie::base::slab::Handle;
 use crosstie::host::RailView;
 use crosstie::host::endpoint::ConnectionRail;
+use crosstie::memory::Reserve;
 use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, SubmitError};
 use crosstie::wire::GROUP_MAX;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Requests that a connection has at a time: NCCL's 32 for each of the ranks that may share it,
 /// also where each is a message of its own, and where all are asked for before any is tested.
 pub const REQUESTS: usize = 32 * GROUP_MAX;
+
+/// Places that requests take turns in while few are outstanding: the others stay untouched.
+const TURNS: u64 = 32;
+const _: () = assert!(TURNS <= u64::BITS as u64);
 
 /// Words that say which places are free.
 const WORDS: usize = REQUESTS / u64::BITS as usize;
@@ -32,7 +37,7 @@ pub enum Way {
     Receive,
 }
 
-/// A place for a request.
+/// A place for a request. Zeroed: it was never used.
 pub struct Request {
     /// Its connection, once it was used.
     comm: AtomicPtr<Comm>,
@@ -75,7 +80,8 @@ pub struct Comm {
     /// Messages that have ended well, and their bytes.
     messages: AtomicU64,
     bytes: AtomicU64,
-    requests: Box<[Request]>,
+    /// [`REQUESTS`] places, of which those exist that were used.
+    requests: Reserve,
 }
 
 // Relaxed throughout this file: all of it is written under the lock of the room, which orders it.
@@ -89,16 +95,17 @@ impl Comm {
         connection: Handle,
         device: &'static Device,
         way: Way,
-    ) -> Box<Comm> {
-        let request = |_| Request {
-            comm: AtomicPtr::new(null_mut()),
-            id: AtomicU64::new(0),
-            fault: AtomicI32::new(0),
-            rooms: [const { AtomicU64::new(0) }; GROUP_MAX],
-            spans: Spans::default(),
-        };
+    ) -> Result<Box<Comm>, Fault> {
+        let requests = Reserve::create(REQUESTS * size_of::<Request>()).map_err(|error| {
+            log::warn(&format!(
+                "device {:?}: a connection has no memory for its requests ({error}); it is closed",
+                device.name
+            ));
+            let _ = room.enter().endpoint().connection_stop(connection);
+            Fault::System
+        })?;
         let over = room.enter().endpoint().connection_rail(connection);
-        Box::new(Comm {
+        Ok(Box::new(Comm {
             room,
             context,
             connection,
@@ -112,8 +119,16 @@ impl Comm {
             given_up: OnceLock::new(),
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            requests: (0..REQUESTS).map(request).collect(),
-        })
+            requests,
+        }))
+    }
+
+    /// The places for requests.
+    #[inline]
+    fn places(&self) -> &[Request] {
+        // SAFETY: the reserve is as long as `REQUESTS` of them and aligned to a page; it reads as
+        // zero, and a request is atomics alone, of which zero is a value.
+        unsafe { core::slice::from_raw_parts(self.requests.start().cast(), REQUESTS) }
     }
 
     /// Starts to send; `None`: no room now, come again.
@@ -141,7 +156,7 @@ impl Comm {
         let mut entered = self.room.enter();
         let Some(place) = self.place() else { return Ok(None) };
         let submitted = entered.endpoint().irecv(self.connection, group);
-        for (room, receive) in self.requests[place].rooms.iter().zip(group) {
+        for (room, receive) in self.places()[place].rooms.iter().zip(group) {
             room.store(receive.length, ORDER);
         }
         self.submitted(&mut entered, place, submitted)
@@ -155,17 +170,13 @@ impl Comm {
 
     /// A free place, which stays free.
     fn place(&self) -> Option<usize> {
-        let next = self.next.load(ORDER) as usize;
-        let (first, bit) = (next / 64, next % 64);
-        let free = |word: usize| self.free[word % WORDS].load(ORDER);
-        let found = |word: usize, bits: u64| (word % WORDS) * 64 + bits.trailing_zeros() as usize;
-        let ahead = free(first) & u64::MAX << bit;
+        let free = |word: usize| self.free[word].load(ORDER);
+        let ahead = free(0) & u64::MAX << self.next.load(ORDER);
         if ahead != 0 {
-            return Some(found(first, ahead));
+            return Some(ahead.trailing_zeros() as usize);
         }
-        // the first word again, from its beginning, is the last
-        let word = (first + 1..=first + WORDS).find(|word| free(*word) != 0)?;
-        Some(found(word, free(word)))
+        let word = (0..WORDS).find(|word| free(*word) != 0)?;
+        Some(word * 64 + free(word).trailing_zeros() as usize)
     }
 
     #[inline]
@@ -192,13 +203,13 @@ impl Comm {
                 return Err(error.into());
             }
         };
-        let request = &self.requests[place];
+        let request = &self.places()[place];
         request.comm.store(std::ptr::from_ref(self).cast_mut(), ORDER);
         request.id.store(id, ORDER);
         request.fault.store(fault, ORDER);
         let free = &self.free[place / 64];
         free.store(free.load(ORDER) & !(1 << (place % 64)), ORDER);
-        self.next.store((place as u64 + 1) % REQUESTS as u64, ORDER);
+        self.next.store((place as u64 + 1) % TURNS, ORDER);
         Ok(Some(NonNull::from(request)))
     }
 
@@ -227,7 +238,13 @@ impl Comm {
     /// Ends what the profiler waits for, and says what went over the connection, and over which of
     /// its rails: for who wants to know whether this network was used.
     pub fn farewell(&self) {
-        self.requests.iter().for_each(|request| request.spans.end());
+        for (word, free) in self.free.iter().enumerate() {
+            let mut used = !free.load(ORDER);
+            while used != 0 {
+                self.places()[word * 64 + used.trailing_zeros() as usize].spans.end();
+                used &= used - 1;
+            }
+        }
         let mut entered = self.room.enter();
         let name = self.device.name.to_string_lossy();
         let (messages, bytes) = (self.messages.load(ORDER), self.bytes.load(ORDER));
@@ -343,7 +360,7 @@ impl Request {
     }
 
     fn release(&self, comm: &Comm) {
-        let first = comm.requests.as_ptr().addr();
+        let first = comm.requests.start().addr();
         let place = (std::ptr::from_ref(self).addr() - first) / size_of::<Request>();
         let free = &comm.free[place / 64];
         free.store(free.load(ORDER) | 1 << (place % 64), ORDER);

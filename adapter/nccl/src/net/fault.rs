@@ -85,6 +85,7 @@ impl From<&ConnectError> for Fault {
             | ConnectError::Interface { .. }
             | ConnectError::Key(..)
             | ConnectError::User(..)
+            | ConnectError::LocalVersion(_)
             | ConnectError::Rail { .. }
             | ConnectError::Forked => Fault::Usage,
             ConnectError::NoListener(_)

@@ -50,7 +50,6 @@ pub fn set(profiler: Option<ProfilerCallback>) {
 }
 
 /// Events that have begun, and not ended, of one request.
-#[derive(Default)]
 pub struct Spans {
     /// One for each message that has a parent, from the front.
     all: [AtomicPtr<core::ffi::c_void>; GROUP_MAX],

@@ -11,10 +11,10 @@ use super::kind::Kind;
 use super::process::OfProcess;
 use super::tender::{Seat, Seated};
 use super::{Fault, close, crew, log};
-use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
 use crosstie::connect::fork::forks;
 use crosstie::host::{Endpoint, Options, Shared};
+use crosstie::memory::Reserve;
 use crosstie::provider::verbs::settings::Names;
 use crosstie::transport::Limits;
 use crosstie::wire::RAILS_MAX;
@@ -97,13 +97,13 @@ pub struct Room {
     /// Whether closing the endpoint may wait for threads of a library, which callers do not.
     is_slow_to_close: bool,
     // freed after the endpoint: `Remains` closes that first
-    block: Mutex<Option<HeapBlock>>,
+    block: Mutex<Option<Reserve>>,
 }
 
 /// An endpoint whose room has ended, and its block.
 pub struct Remains {
     endpoint: Endpoint,
-    _block: Option<HeapBlock>,
+    _block: Option<Reserve>,
 }
 
 impl Remains {
@@ -130,15 +130,17 @@ impl Room {
     }
 
     fn with(device: &Device, options: &Options) -> Result<Room, Fault> {
-        let Some(mut block) = HeapBlock::try_new(options.bytes()) else {
+        let block = Reserve::create(options.bytes()).map_err(|error| {
             let (name, bytes) = (device.name, options.bytes());
-            log::warn(&format!("device {name:?} cannot be opened: no memory for {bytes} bytes"));
-            return Err(Fault::System);
-        };
-        // SAFETY: the block is aligned to a line, as long as told, and the room's until it has
-        // closed the endpoint (`drop`); its memory does not move with it. `shared` is used through
-        // the room alone.
-        let opened = unsafe { Endpoint::open(block.start(), block.length(), options) };
+            log::warn(&format!(
+                "device {name:?} cannot be opened: no memory for {bytes} bytes ({error})"
+            ));
+            Fault::System
+        })?;
+        // SAFETY: the block is aligned to a page, as long as told, zeroed, and the room's until it
+        // has closed the endpoint (`drop`); its memory does not move with it. `shared` is used
+        // through the room alone.
+        let opened = unsafe { Endpoint::open_zeroed(block.start(), block.length(), options) };
         let endpoint = opened.map_err(|error| {
             log::warn(&format!("device {:?} cannot be opened: {error}", device.name));
             Fault::from(&error)

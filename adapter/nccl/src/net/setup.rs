@@ -153,7 +153,8 @@ pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
     let Some(connection) = accepted else { return listener.alone().map(|()| None) };
     *locked(&listener.waiting) = Waiting::default();
     let room = Arc::clone(&listener.room);
-    Ok(Some(Comm::new(listener.context, room, connection, listener.device, Way::Receive)))
+    let way = Way::Receive;
+    Comm::new(listener.context, room, connection, listener.device, way).map(Some)
 }
 
 /// Why no listener has a number.
@@ -273,7 +274,9 @@ pub fn connect(
         abandoned::closed();
     }
     match polled {
-        Ok(connection) => Ok(connection.map(|it| Comm::new(of, room, it, device, Way::Send))),
+        Ok(connection) => {
+            connection.map(|it| Comm::new(of, room, it, device, Way::Send)).transpose()
+        }
         Err(error) => Err(refused(&context, device, handle, &error)),
     }
 }

@@ -8,6 +8,7 @@
 #include "net.h"
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <netinet/in.h>

@@ -1,8 +1,10 @@
 /* Peers of other wire versions, made of the frames that those have written: HARNESS_FRAMES is the
  * folder of all. What stands where, doc/wire.md says (W7, W8). Included by scenarios.h alone. */
+#include "sha256.h"
 #include <sys/un.h>
 
 enum { FRAME = 1024, FRAME_HEAD = 16, OUR_ENDPOINT = 0xabcd, ARENA = 1 << 20 };
+enum { KNOCK = 17, CHALLENGE = 18, PROVE = 19, PROVED = 20, DOOR = 96, DOOR_VERSION = 2 };
 enum { LINK_REPLY = 2, LINK_READY = 3, ACCEPTED = 5, REFUSED_FRAME = 6, PING = 9, BY_VERSION = 3 };
 
 struct frame {
@@ -86,8 +88,11 @@ static struct frame frame_receive(int link, int kind) {
 /* The socket of an endpoint's name on this host. */
 static struct sockaddr_un name_of(const unsigned char *endpoint, socklen_t *length) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
+    unsigned char secret[32] = "xtie socket name", public[32];
+    memcpy(secret + 16, endpoint, 16);
+    sha256(secret, sizeof secret, public);
     int text = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "crosstie-%016lx%016lx",
-        number_at(endpoint + 8, 8), number_at(endpoint, 8));
+        number_at(public + 8, 8), number_at(public, 8));
     *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)text);
     return at;
 }
@@ -96,6 +101,53 @@ static void handle_checked(unsigned char *handle) {
     uint64_t sum = 0xcbf29ce484222325u;
     for (int i = 0; i < 120; i++) sum = (sum ^ handle[i]) * 0x100000001b3u;
     memcpy(handle + 120, &sum, 8);
+}
+
+/* What is said at a local door before a hello (W8.15). */
+static void door_say(int link, int kind, struct frame *said) {
+    static const unsigned char HEAD[8] = {'X', 'T', 'I', 'E', 1, 0, 1, 0};
+    uint16_t about[2] = {(uint16_t)kind, DOOR};
+    uint32_t version = DOOR_VERSION;
+    memcpy(said->bytes, HEAD, 8), memcpy(said->bytes + 8, about, 4);
+    body(said, 0, &version, 4);
+    said->length = FRAME_HEAD + DOOR;
+    frame_send(link, said, NULL, 0);
+}
+
+/* That the handle of an endpoint's listener is held: over both ends' random numbers. */
+static void door_proof(struct frame *said, const char *label, const unsigned char *endpoint,
+    const unsigned char *connector, const unsigned char *listener) {
+    unsigned char text[72] = {0}, proof[32];
+    memcpy(text, label, strlen(label));
+    memcpy(text + 16, connector, 16), memcpy(text + 32, listener, 16);
+    memcpy(text + 48, endpoint, 16), memcpy(text + 64, said->bytes + FRAME_HEAD + 8, 8);
+    hmac_sha256(endpoint, text, sizeof text, proof);
+    body(said, 32, proof, 32);
+}
+
+/* Enters the plugin's door with a handle. */
+static void door_enter(int link, const unsigned char *handle) {
+    struct frame knock = {{0}, 0}, prove = {{0}, 0};
+    body_number(&knock, 16, 0x77);
+    door_say(link, KNOCK, &knock);
+    struct frame challenge = frame_receive(link, CHALLENGE);
+    body(&prove, 8, handle + 40, 8);
+    door_proof(&prove, "xtie door asks", handle + 24, knock.bytes + FRAME_HEAD + 16,
+        challenge.bytes + FRAME_HEAD + 16);
+    door_say(link, PROVE, &prove);
+    frame_receive(link, PROVED);
+}
+
+/* Lets the plugin in that has dialled the door of a handle. */
+static void door_open(int link, const unsigned char *handle) {
+    struct frame knock = frame_receive(link, KNOCK), challenge = {{0}, 0}, proved = {{0}, 0};
+    body_number(&challenge, 16, 0x88);
+    door_say(link, CHALLENGE, &challenge);
+    struct frame prove = frame_receive(link, PROVE);
+    body(&proved, 8, prove.bytes + FRAME_HEAD + 8, 8);
+    door_proof(&proved, "xtie door opens", handle + 24, knock.bytes + FRAME_HEAD + 16,
+        challenge.bytes + FRAME_HEAD + 16);
+    door_say(link, PROVED, &proved);
 }
 
 static const unsigned char PEER[16] = {OUR_ENDPOINT & 0xff, OUR_ENDPOINT >> 8};
@@ -107,6 +159,7 @@ static int dialled(const unsigned char *handle, const char *release, int major) 
     struct sockaddr_un at = name_of(endpoint, &length);
     int link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     CHECK(link >= 0 && !connect(link, (struct sockaddr *)&at, length));
+    door_enter(link, handle);
     struct frame hello = addressed(release, "link_hello", PEER, endpoint);
     body_number(&hello, 72, ARENA);
     if (major) major_set(&hello, (uint16_t)major);
@@ -174,6 +227,7 @@ static int answered(struct net *net, int socket_fd, unsigned char *handle, struc
         CHECK(!send);
         link = accept(socket_fd, NULL, NULL);
     }
+    door_open(link, handle);
     *hello = frame_receive(link, 1);
     return link;
 }
