@@ -2,6 +2,7 @@
 //!
 //! Bytes that device code leaves alone keep the fill pattern, and those that it leaves
 //! uninitialised hold garbage.
+#![forbid(unsafe_code)]
 
 use super::ENTRY_WORDS;
 use super::entry::{Segment, Work};

@@ -6,6 +6,7 @@
 //!
 //! *Source*: `doca_gpunetio_verbs_dev.h` and `gin_gdaki_device_host_common.h` of NCCL 2.28.7 to
 //! 2.30.7.
+#![forbid(unsafe_code)]
 
 use core::mem::{offset_of, size_of};
 

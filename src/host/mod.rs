@@ -29,6 +29,7 @@ mod parts;
 mod ports;
 mod ports_memory;
 mod rail_end;
+mod rail_news;
 mod rdma;
 pub mod settings;
 pub mod shared;

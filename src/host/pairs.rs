@@ -14,8 +14,9 @@
 use super::endpoint::{ConnectionRail, Endpoint, since};
 use super::log::Level;
 use super::machine::Machine;
-use super::news::{RailAt, say_of};
+use super::news::say_of;
 use super::ports::astray;
+use super::rail_news::RailAt;
 use super::rdma;
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;

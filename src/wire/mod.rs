@@ -10,6 +10,7 @@ pub mod blob;
 pub mod cell;
 pub mod descriptor;
 pub mod door;
+pub mod features;
 pub mod handle;
 pub mod head;
 pub mod hello;

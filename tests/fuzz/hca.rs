@@ -25,6 +25,18 @@ fn word(data: &mut &[u8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// Fills a slot with input, of which the head claims to be of this queue and index.
+fn garble(ring: &[AtomicU64], queue: u32, index: u64, data: &mut &[u8]) {
+    let slot = &ring[(index as usize % DEPTH) * ENTRY_WORDS..][..ENTRY_WORDS];
+    for place in slot {
+        place.store(word(data), Ordering::Relaxed);
+    }
+    let garbage = slot[0].load(Ordering::Relaxed);
+    let head = ((index as u32 & 0xffff) << 8 | (garbage as u32 & 0xff)).to_be();
+    let tail = (queue << 8 | (garbage >> 32) as u32 & 7).to_be();
+    slot[0].store(u64::from(head) | u64::from(tail) << 32, Ordering::Relaxed);
+}
+
 /// Two queues that both sides touch in the order of the input. What is handed out lies in bounds,
 /// ends once, and is never more than the queue holds.
 pub fn hca(mut data: &[u8]) {
@@ -64,20 +76,7 @@ pub fn hca(mut data: &[u8]) {
             0 => doorbells[at].store(word(&mut data), Ordering::Release),
             1 => doorbells[at].store(written[at], Ordering::Release),
             2 => {
-                // a slot that at least claims to be of this queue and index
-                let slot =
-                    &rings[at][(written[at] as usize % DEPTH) * ENTRY_WORDS..][..ENTRY_WORDS];
-                for (place, at) in slot.iter().zip(0..) {
-                    let garbage = word(&mut data);
-                    place.store(garbage, Ordering::Relaxed);
-                    if at == 0 {
-                        let index = (written[command as usize & 1] as u32 & 0xffff) << 8;
-                        let head = (index | (garbage as u32 & 0xff)).to_be();
-                        let queue = FIRST + (command as u32 & 1);
-                        let tail = (queue << 8 | (garbage >> 32) as u32 & 7).to_be();
-                        place.store(u64::from(head) | u64::from(tail) << 32, Ordering::Relaxed);
-                    }
-                }
+                garble(&rings[at], FIRST + at as u32, written[at], &mut data);
                 written[at] += 1;
             }
             3 if !flying.is_empty() => {

@@ -96,7 +96,7 @@ pub fn connect(
 }
 
 /// Ends a communicator; with the last one the thread ends.
-pub fn close(coll: Box<Coll>) {
+pub fn close(coll: Coll) {
     let mut engine = ENGINE.get().lock().unwrap_or_else(PoisonError::into_inner);
     if engine.as_ref().is_some_and(|engine| !engine.remove(&coll.0)) {
         *engine = None;

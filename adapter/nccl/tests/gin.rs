@@ -98,17 +98,21 @@ fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
 }
 
 fn word(address: u64) -> &'static AtomicU64 {
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     unsafe { &*(address as *const AtomicU64) }
 }
 
 fn read<T: Copy>(address: u64) -> T {
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     unsafe { (address as *const T).read_unaligned() }
 }
 
 fn double_alloc(bytes: usize) -> u64 {
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     let handle = unsafe { libc_dlopen(c"libcuda.so.1") };
     let symbol = unsafe { dlsym(handle, c"double_alloc".as_ptr()) };
     assert!(!symbol.is_null());
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     let alloc: extern "C" fn(usize) -> *mut c_void = unsafe { std::mem::transmute(symbol) };
     alloc(bytes) as u64
 }
@@ -119,6 +123,7 @@ unsafe extern "C" {
 }
 
 unsafe fn libc_dlopen(name: &CStr) -> *mut c_void {
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     unsafe { dlopen(name.as_ptr(), 2) }
 }
 
@@ -145,6 +150,7 @@ impl Device {
         let completions: u64 = read(pair + 160);
         assert_eq!(read::<u32>(pair + 172), u32::from(depth));
         assert_eq!(read::<u32>(pair + 36).swap_bytes(), number << 8 | 1);
+        // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
         let words = |at: u64| unsafe {
             std::slice::from_raw_parts(at as *const AtomicU64, usize::from(depth) * 8)
         };
@@ -205,6 +211,7 @@ impl Rank {
         let (mut init, mut listener, mut coll) = (null_mut(), null_mut(), null_mut());
         let mut devices = 0;
         let mut handle = [0u8; 128];
+        // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
         unsafe {
             assert_eq!(gin_v11::init(&mut init, 0, None), 0);
             assert_eq!(gin_v11::devices(&mut devices), 0);
@@ -217,6 +224,7 @@ impl Rank {
             handles.iter_mut().map(|handle| handle.as_mut_ptr().cast()).collect();
         let (n, own) = (ranks as c_int, rank as c_int);
         let list = pointers.as_mut_ptr();
+        // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
         unsafe {
             assert_eq!(gin_v11::connect(null_mut(), list, n, own, listener, &mut coll), 0);
             assert_eq!(gin_v11::close_listen(listener), 0);
@@ -232,6 +240,7 @@ impl Rank {
         let (mut memory, mut handle) = (null_mut(), null_mut());
         let data = address as Pointer;
         let rc =
+            // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
             unsafe { gin_v11::reg_mr_sym(self.coll, data, bytes, 2, 0, &mut memory, &mut handle) };
         assert_eq!(rc, 0);
         let key: u32 = read(handle as u64 + 8);
@@ -244,11 +253,13 @@ impl Rank {
 
     fn has_failed(&self) -> bool {
         let mut failed = false;
+        // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
         assert_eq!(unsafe { gin_v11::query_last_error(self.context, &mut failed) }, 0);
         failed
     }
 
     fn close(self, windows: &[Pointer]) {
+        // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
         unsafe {
             assert_eq!(gin_v11::destroy_context(self.context), 0);
             for window in windows {
@@ -277,6 +288,7 @@ fn contexts(coll: Pointer, version: usize) -> (Pointer, u64) {
         queue_depth: 64,
         traffic_class: -1,
     };
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     let rc = unsafe {
         match version {
             11 => gin_v11::create_context(coll, SIGNALS, COUNTERS, &mut context, &mut handle),
@@ -288,6 +300,7 @@ fn contexts(coll: Pointer, version: usize) -> (Pointer, u64) {
         }
     };
     assert_eq!(rc, 0);
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     let handle = unsafe { &*handle };
     assert_eq!(handle.device_type, 3);
     assert_eq!(handle.device_version, if version == 11 { 100 } else { 200 });
@@ -319,6 +332,7 @@ fn every_rank_to_every_rank() {
     let (target, target_key, target_memory) = rank.window(ranks * (PART + 8));
     for to in 0..ranks {
         for at in 0..PART {
+            // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
             unsafe { ((source + (to * PART + at) as u64) as *mut u8).write(value(own, to, at)) };
         }
     }
@@ -437,6 +451,7 @@ fn memory_without_a_handle_is_refused_by_all_ranks() {
         _ => double_alloc(4096),
     };
     let data = address as Pointer;
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     let rc = unsafe { gin_v11::reg_mr_sym(rank.coll, data, 4096, 2, 0, &mut memory, &mut handle) };
     assert_ne!(rc, 0);
     assert!(memory.is_null() && handle.is_null());
@@ -490,6 +505,7 @@ fn without_a_driver_there_are_no_devices() {
         return println!("SKIP: this machine has a driver");
     }
     let (mut init, mut devices) = (null_mut(), -1);
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     unsafe {
         assert_eq!(gin_v11::init(&mut init, 0, None), 0);
         assert_eq!(gin_v11::devices(&mut devices), 0);

@@ -1,4 +1,5 @@
 //! A fake GPU drives the executor, and a plain oracle says what must come of it.
+#![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::vec;
@@ -350,11 +351,38 @@ fn doorbells_that_lie_harm_their_queue_alone() {
     });
 }
 
-/// What the oracle knows of one entry: is it an order point, and how did it end.
-#[derive(Copy, Clone, Debug)]
-struct Known {
-    class: Option<Class>,
-    index: u64,
+/// One entry of a random program: the work, and whether it adds.
+fn random_work(bench: &Bench<'_, '_>, random: &mut Random, queue: usize) -> (Work, bool) {
+    let taken = bench.executor.lanes()[MAIN].queue.counts().taken as u32;
+    match random.below(5) {
+        0 => (Work::Nop, false),
+        1 => (bench.write(), false),
+        2 => (bench.read(), false),
+        3 => (bench.add(), true),
+        // a wait for what nobody has posted would be the test's own deadlock
+        _ if queue == COMPANION && taken > 0 => {
+            (Work::Wait { queue: FIRST, index: taken - 1 }, false)
+        }
+        _ => (bench.write(), false),
+    }
+}
+
+fn class_of(operation: &Operation) -> Class {
+    match operation.action {
+        Action::Write { .. } | Action::WriteInline { .. } => Class::Write,
+        Action::Read { .. } => Class::Read,
+        Action::Add { .. } => Class::Atomic,
+    }
+}
+
+/// What may be in flight beside each other on one queue, in the words of the executor's table.
+fn may_be_beside(earlier: Class, later: Class) -> bool {
+    match (earlier, later) {
+        (Class::Write, Class::Write) | (Class::Read, Class::Write | Class::Read) => true,
+        (Class::Write | Class::Atomic, Class::Read)
+        | (Class::Atomic, Class::Write)
+        | (_, Class::Atomic) => false,
+    }
 }
 
 /// Random programs on both queues, whose operations end in random order. At each start the oracle
@@ -362,73 +390,40 @@ struct Known {
 fn run_random(seed: u64, entries: usize) {
     with_bench(|bench| {
         let mut random = Random::new(seed);
-        let mut posted = 0;
+        let (mut posted, mut adds) = (0, (0, 0));
         let mut flying: Vec<Operation> = Vec::new();
-        let mut order: [VecDeque<Known>; 2] = [VecDeque::new(), VecDeque::new()];
-        let mut adds_posted = 0u64;
-        let mut adds_done = 0u64;
-        while posted < entries || !flying.is_empty() || order.iter().any(|queue| !queue.is_empty())
-        {
+        let mut owed: [VecDeque<u64>; 2] = [VecDeque::new(), VecDeque::new()];
+        while posted < entries || owed.iter().any(|queue| !queue.is_empty()) {
             let at = random.below(2) as usize;
             if posted < entries && random.below(2) == 0 && bench.gpu[at].has_room() {
                 posted += 1;
-                let (work, class) = match random.below(5) {
-                    0 => (Work::Nop, None),
-                    1 => (bench.write(), Some(Class::Write)),
-                    2 => (bench.read(), Some(Class::Read)),
-                    3 => (bench.add(), Some(Class::Atomic)),
-                    _ if at == COMPANION => {
-                        let index = bench.executor.lanes()[MAIN].queue.counts().taken;
-                        let past = (index as u32).wrapping_sub(1);
-                        (Work::Wait { queue: FIRST, index: past }, None)
-                    }
-                    _ => (bench.write(), Some(Class::Write)),
-                };
-                // a wait for what nobody has posted would be the test's own deadlock
-                let work = match work {
-                    Work::Wait { .. } if bench.executor.lanes()[MAIN].queue.counts().taken == 0 => {
-                        Work::Nop
-                    }
-                    work => work,
-                };
-                adds_posted += u64::from(class == Some(Class::Atomic));
-                let index = bench.gpu[at].post(&work);
-                order[at].push_back(Known { class, index });
+                let (work, is_add) = random_work(bench, &mut random, at);
+                adds.0 += u64::from(is_add);
+                owed[at].push_back(bench.gpu[at].post(&work));
             }
             if let Step::Operation(operation) = bench.step(at) {
-                let class = match operation.action {
-                    Action::Write { .. } | Action::WriteInline { .. } => Class::Write,
-                    Action::Read { .. } => Class::Read,
-                    Action::Add { .. } => Class::Atomic,
-                };
-                let earlier = flying.iter().filter(|other| other.queue == at);
-                for other in earlier {
-                    let both =
-                        matches!(other.action, Action::Write { .. }) && class == Class::Write;
-                    let read_first = matches!(other.action, Action::Read { .. })
-                        && matches!(class, Class::Write | Class::Read);
-                    assert!(both || read_first, "seed {seed}: {operation:?} beside {other:?}");
+                for other in flying.iter().filter(|other| other.queue == at) {
+                    let fits = may_be_beside(class_of(other), class_of(&operation));
+                    assert!(fits, "seed {seed}: {operation:?} beside {other:?}");
                 }
                 flying.push(operation);
             }
             if !flying.is_empty() && random.below(3) == 0 {
                 let operation = flying.swap_remove(random.below(flying.len() as u64) as usize);
-                adds_done += u64::from(matches!(operation.action, Action::Add { .. }));
+                adds.1 += u64::from(class_of(&operation) == Class::Atomic);
                 bench.executor.complete(&operation, Ok(()));
             }
-            for (queue, known) in order.iter_mut().enumerate() {
-                while let Some(first) = known.front() {
-                    let Some(outcome) = bench.gpu[queue].poll(first.index) else { break };
-                    assert_eq!(outcome, Ok(()), "seed {seed}: {first:?}");
-                    assert!(
-                        !flying.iter().any(|o| o.queue == queue && o.index == first.index),
-                        "seed {seed}: completed in flight"
-                    );
-                    known.pop_front();
+            for (queue, owed) in owed.iter_mut().enumerate() {
+                while let Some(index) = owed.front() {
+                    let Some(outcome) = bench.gpu[queue].poll(*index) else { break };
+                    assert_eq!(outcome, Ok(()), "seed {seed}: entry {index} of queue {queue}");
+                    let is = |other: &Operation| other.queue == queue && other.index == *index;
+                    assert!(!flying.iter().any(is), "seed {seed}: completed in flight");
+                    owed.pop_front();
                 }
             }
         }
-        assert_eq!(adds_posted, adds_done, "seed {seed}");
+        assert_eq!(adds.0, adds.1, "seed {seed}");
     });
 }
 

@@ -109,7 +109,8 @@ impl Flow {
     /// Posts the bytes of an inline value, of which `kept` is a copy in pinned memory.
     ///
     /// # Safety
-    /// - `to` is mapped, and stays so until the operation has ended; `kept` likewise, and unchanged.
+    /// - `to` is mapped, and stays so until the operation has ended; `kept` likewise, and is not
+    ///   changed.
     pub unsafe fn write(
         &mut self,
         entered: &Entered<'_>,

@@ -64,8 +64,8 @@ impl fmt::Display for GinError {
             GinError::System(error) => error.fmt(f),
             GinError::NotExportable(error) => write!(
                 f,
-                "this memory has no handle for other processes ({error}); allocate it by ncclMemAlloc \
-                 or cuMemCreate with a POSIX descriptor as handle type"
+                "this memory has no handle for other processes ({error}); allocate it by \
+                 ncclMemAlloc, or by cuMemCreate with a POSIX descriptor as handle type"
             ),
             GinError::Rank(rank) => write!(f, "rank {rank} could not take part; see its log"),
             GinError::Full => f.write_str("all memory keys are in use; deregister some memory"),

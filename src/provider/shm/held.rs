@@ -103,7 +103,7 @@ mod tests {
         for _ in 0..20_000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let random = (state >> 33) as u32;
-            let lines = if random % 7 == 0 { 1 + random % 90 } else { 1 + random % 5 };
+            let lines = if random.is_multiple_of(7) { 1 + random % 90 } else { 1 + random % 5 };
             if random & 64 == 0 && read.wrapping_add(lines).wrapping_sub(held.base()) <= LINES {
                 open.push_back((read, lines));
                 read = read.wrapping_add(lines);

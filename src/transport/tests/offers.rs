@@ -27,7 +27,7 @@ impl<'m> Crossing<'m> {
     fn open(block: &'m mut HeapBlock, reads_runs: bool) -> Crossing<'m> {
         let mut pair = Pair::open(block, false);
         pair.endpoint.caps.syscalls = Syscalls::PerBatch;
-        let reads = READS_ROWS | u8::from(reads_runs) * READS_RUNS;
+        let reads = READS_ROWS | (u8::from(reads_runs) * READS_RUNS);
         pair.endpoint.connections[B.as_usize()].reads = reads;
         let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
         let (from, to) = (pair.register(&mut source), pair.register(&mut target));

@@ -212,10 +212,12 @@ pub struct GinV14 {
 
 layout!(GinV11, 152 / 8, name 0, init 8, devices 16, get_properties 24, listen 32, connect 40,
     create_context 48, reg_mr_sym 56, reg_mr_sym_dma_buf 64, dereg_mr_sym 72, destroy_context 80,
-    close_coll 88, close_listen 96, proxy 104, gin_progress 128, query_last_error 136, finalize 144);
+    close_coll 88, close_listen 96, proxy 104, gin_progress 128, query_last_error 136,
+    finalize 144);
 layout!(GinV13, 168 / 8, name 0, init 8, devices 16, get_properties 24, listen 32, connect 40,
     create_context 48, reg_mr_sym 56, reg_mr_sym_dma_buf 64, dereg_mr_sym 72, destroy_context 80,
-    close_coll 88, close_listen 96, proxy 104, gin_progress 144, query_last_error 152, finalize 160);
+    close_coll 88, close_listen 96, proxy 104, gin_progress 144, query_last_error 152,
+    finalize 160);
 layout!(GinV14, 136 / 8, name 0, init 8, devices 16, get_gin_properties 24, get_properties 32,
     listen 40, connect 48, create_context 56, reg_mr_sym 64, reg_mr_sym_dma_buf 72,
     dereg_mr_sym 80, destroy_context 88, close_coll 96, close_listen 104, gin_progress 112,

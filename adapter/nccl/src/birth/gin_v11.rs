@@ -7,7 +7,7 @@ use crate::abi::{DeviceHandle, HANDLE_BYTES_MAX, Logger, PTR_CUDA, PTR_HOST, Rc}
 use crate::gin::{self, Coll, Context, DEVICE_TYPE};
 use crate::net::{self, Fault, log};
 use core::ffi::c_int;
-use core::ptr::{null_mut, without_provenance_mut};
+use core::ptr::without_provenance_mut;
 use crosstie::connect::group::{HANDLE_BYTES, Listener};
 use crosstie::host::gin::{Config, Layout};
 
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn dereg_mr_sym(of: Pointer, memory: Pointer) -> Rc {
 /// Ends a context.
 pub unsafe extern "C" fn destroy_context(context: Pointer) -> Rc {
     call(|| {
-        if context != null_mut() {
+        if !context.is_null() {
             // SAFETY: of `context_made`, and not destroyed before.
             drop(unsafe { Box::from_raw(context.cast::<Context>()) });
         }
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn close_coll(of: Pointer) -> Rc {
     call(|| {
         if !of.is_null() {
             // SAFETY: of `connect`, and not closed before.
-            gin::close(unsafe { Box::from_raw(of.cast::<Coll>()) });
+            gin::close(*unsafe { Box::from_raw(of.cast::<Coll>()) });
         }
         Ok(())
     })

@@ -17,28 +17,49 @@
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BLOCKS = 256, GRANULARITY = 2 << 20 };
 #define EXPORT __attribute__((visibility("default")))
 
-struct block { char *start; size_t bytes; int fd; };
+struct block {
+    char *start;
+    size_t bytes;
+    int fd;
+};
 static struct block blocks[BLOCKS];
 static int handles[BLOCKS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct work { struct work *next; void *to; const void *from; size_t bytes; uint64_t value; };
-struct stream { pthread_t thread; pthread_mutex_t lock; pthread_cond_t more; struct work *first, **last; int end; };
+struct work {
+    struct work *next;
+    void *to;
+    const void *from;
+    size_t bytes;
+    uint64_t value;
+};
+struct stream {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    struct work *first, **last;
+    int end;
+};
 
 static void perform(const struct work *work) {
-    if (work->from) memcpy(work->to, work->from, work->bytes);
-    else __atomic_store_n((uint64_t *)work->to, work->value, __ATOMIC_RELEASE);
+    if (work->from)
+        memcpy(work->to, work->from, work->bytes);
+    else
+        __atomic_store_n((uint64_t *)work->to, work->value, __ATOMIC_RELEASE);
 }
 
 static void *serve(void *of) {
     struct stream *stream = of;
     for (;;) {
         pthread_mutex_lock(&stream->lock);
-        while (!stream->first && !stream->end) pthread_cond_wait(&stream->more, &stream->lock);
+        while (!stream->first && !stream->end)
+            pthread_cond_wait(&stream->more, &stream->lock);
         struct work *work = stream->first;
-        if (work && !(stream->first = work->next)) stream->last = &stream->first;
+        if (work && !(stream->first = work->next))
+            stream->last = &stream->first;
         pthread_mutex_unlock(&stream->lock);
-        if (!work) return NULL;
+        if (!work)
+            return NULL;
         sched_yield();
         perform(work);
         free(work);
@@ -47,7 +68,8 @@ static void *serve(void *of) {
 
 static int queue(struct stream *stream, void *to, const void *from, size_t bytes, uint64_t value) {
     struct work *work = malloc(sizeof *work);
-    if (!work) return NO_MEMORY;
+    if (!work)
+        return NO_MEMORY;
     *work = (struct work){NULL, to, from, bytes, value};
     pthread_mutex_lock(&stream->lock);
     *stream->last = work;
@@ -62,18 +84,23 @@ static int queue(struct stream *stream, void *to, const void *from, size_t bytes
 EXPORT void *double_alloc(size_t bytes) {
     bytes = (bytes + GRANULARITY - 1) / GRANULARITY * GRANULARITY;
     int fd = memfd_create("device", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, bytes)) return NULL;
+    if (fd < 0 || ftruncate(fd, bytes))
+        return NULL;
     char *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     pthread_mutex_lock(&lock);
     for (int at = 0; at < BLOCKS; at++)
-        if (!blocks[at].start) { blocks[at] = (struct block){start, bytes, fd}; break; }
+        if (!blocks[at].start) {
+            blocks[at] = (struct block){start, bytes, fd};
+            break;
+        }
     pthread_mutex_unlock(&lock);
     return start;
 }
 
 static struct block *around(uintptr_t address) {
     for (int at = 0; at < BLOCKS; at++)
-        if (blocks[at].start && address - (uintptr_t)blocks[at].start < blocks[at].bytes) return &blocks[at];
+        if (blocks[at].start && address - (uintptr_t)blocks[at].start < blocks[at].bytes)
+            return &blocks[at];
     return NULL;
 }
 
@@ -87,8 +114,10 @@ EXPORT int cuMemGetAddressRange_v2(uintptr_t *base, size_t *bytes, uintptr_t add
 static int handle_of(int fd, uint64_t *handle) {
     pthread_mutex_lock(&lock);
     int at = 0;
-    while (at < BLOCKS && handles[at]) at++;
-    if (at < BLOCKS) handles[at] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    while (at < BLOCKS && handles[at])
+        at++;
+    if (at < BLOCKS)
+        handles[at] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     pthread_mutex_unlock(&lock);
     *handle = at + 1;
     return at < BLOCKS && handles[at] > 0 ? OK : INVALID;
@@ -107,7 +136,8 @@ EXPORT int cuMemRelease(uint64_t handle) {
     return OK;
 }
 
-EXPORT int cuMemExportToShareableHandle(void *out, uint64_t handle, int type, unsigned long long flags) {
+EXPORT int cuMemExportToShareableHandle(void *out, uint64_t handle, int type,
+                                        unsigned long long flags) {
     *(int *)out = fcntl(handles[handle - 1], F_DUPFD_CLOEXEC, 0);
     return type == 1 && flags == 0 ? OK : INVALID;
 }
@@ -116,27 +146,35 @@ EXPORT int cuMemImportFromShareableHandle(uint64_t *handle, void *fd, int type) 
     return type == 1 ? handle_of((int)(intptr_t)fd, handle) : INVALID;
 }
 
-EXPORT int cuMemAddressReserve(uintptr_t *start, size_t bytes, size_t align, uintptr_t at, unsigned long long flags) {
+EXPORT int cuMemAddressReserve(uintptr_t *start, size_t bytes, size_t align, uintptr_t at,
+                               unsigned long long flags) {
     (void)align, (void)at, (void)flags;
     void *place = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *start = (uintptr_t)place;
     return place == MAP_FAILED ? NO_MEMORY : OK;
 }
 
-EXPORT int cuMemAddressFree(uintptr_t start, size_t bytes) { return munmap((void *)start, bytes) ? INVALID : OK; }
+EXPORT int cuMemAddressFree(uintptr_t start, size_t bytes) {
+    return munmap((void *)start, bytes) ? INVALID : OK;
+}
 
-EXPORT int cuMemMap(uintptr_t start, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags) {
+EXPORT int cuMemMap(uintptr_t start, size_t bytes, size_t offset, uint64_t handle,
+                    unsigned long long flags) {
     (void)flags;
-    void *place = mmap((void *)start, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handles[handle - 1], offset);
+    void *place =
+        mmap((void *)start, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handles[handle - 1], offset);
     return place == MAP_FAILED ? INVALID : OK;
 }
 
 EXPORT int cuMemSetAccess(uintptr_t start, size_t bytes, const void *access, size_t count) {
-    return count == 1 && access && !mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) ? OK : INVALID;
+    return count == 1 && access && !mprotect((void *)start, bytes, PROT_READ | PROT_WRITE)
+               ? OK
+               : INVALID;
 }
 
 EXPORT int cuMemUnmap(uintptr_t start, size_t bytes) {
-    void *place = mmap((void *)start, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    void *place =
+        mmap((void *)start, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     return place == MAP_FAILED ? INVALID : OK;
 }
 
@@ -147,26 +185,66 @@ EXPORT int cuGetErrorName(int code, const char **name) {
     *name = code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_INVALID_VALUE";
     return OK;
 }
-EXPORT int cuCtxGetCurrent(void **context) { *context = &blocks; return OK; }
-EXPORT int cuCtxGetDevice(int *device) { *device = 0; return OK; }
+EXPORT int cuCtxGetCurrent(void **context) {
+    *context = &blocks;
+    return OK;
+}
+EXPORT int cuCtxGetDevice(int *device) {
+    *device = 0;
+    return OK;
+}
 EXPORT int cuCtxPushCurrent_v2(void *context) { return context ? OK : INVALID; }
-EXPORT int cuCtxPopCurrent_v2(void **context) { *context = &blocks; return OK; }
-EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return OK; }
-EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &blocks; return device ? INVALID : OK; }
+EXPORT int cuCtxPopCurrent_v2(void **context) {
+    *context = &blocks;
+    return OK;
+}
+EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
+    return OK;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
+    *context = &blocks;
+    return device ? INVALID : OK;
+}
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return device ? INVALID : OK; }
-EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) { *mode = 0; return OK; }
-EXPORT int cuPointerGetAttribute(void *out, int attribute, uintptr_t address) { (void)out, (void)attribute, (void)address; return INVALID; }
-EXPORT int cuMemAlloc_v2(uintptr_t *start, size_t bytes) { *start = (uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256); return *start ? OK : NO_MEMORY; }
-EXPORT int cuMemFree_v2(uintptr_t start) { free((void *)start); return OK; }
-EXPORT int cuMemsetD8_v2(uintptr_t start, unsigned char value, size_t bytes) { memset((void *)start, value, bytes); return OK; }
-EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void *from, size_t bytes) { memcpy((void *)to, from, bytes); return OK; }
-EXPORT int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) { return start && bytes && flags == 3 ? OK : INVALID; }
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
+    *mode = 0;
+    return OK;
+}
+EXPORT int cuPointerGetAttribute(void *out, int attribute, uintptr_t address) {
+    (void)out, (void)attribute, (void)address;
+    return INVALID;
+}
+EXPORT int cuMemAlloc_v2(uintptr_t *start, size_t bytes) {
+    *start = (uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return *start ? OK : NO_MEMORY;
+}
+EXPORT int cuMemFree_v2(uintptr_t start) {
+    free((void *)start);
+    return OK;
+}
+EXPORT int cuMemsetD8_v2(uintptr_t start, unsigned char value, size_t bytes) {
+    memset((void *)start, value, bytes);
+    return OK;
+}
+EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void *from, size_t bytes) {
+    memcpy((void *)to, from, bytes);
+    return OK;
+}
+EXPORT int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
+    return start && bytes && flags == 3 ? OK : INVALID;
+}
 EXPORT int cuMemHostUnregister(void *start) { return start ? OK : INVALID; }
-EXPORT int cuMemHostGetDevicePointer_v2(uintptr_t *out, void *start, unsigned flags) { *out = (uintptr_t)start; return flags ? INVALID : OK; }
+EXPORT int cuMemHostGetDevicePointer_v2(uintptr_t *out, void *start, unsigned flags) {
+    *out = (uintptr_t)start;
+    return flags ? INVALID : OK;
+}
 
 EXPORT int cuStreamCreateWithPriority(struct stream **out, unsigned flags, int priority) {
     struct stream *stream = calloc(1, sizeof *stream);
-    if (flags != 1 || priority != -5 || !stream) return INVALID;
+    if (flags != 1 || priority != -5 || !stream)
+        return INVALID;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->more, NULL);
     stream->last = &stream->first;
@@ -184,7 +262,17 @@ EXPORT int cuStreamDestroy_v2(struct stream *stream) {
     return OK;
 }
 
-EXPORT int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, struct stream *stream) { return queue(stream, (void *)to, (void *)from, bytes, 0); }
-EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, struct stream *stream) { return queue(stream, (void *)to, from, bytes, 0); }
-EXPORT int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, struct stream *stream) { return queue(stream, to, (void *)from, bytes, 0); }
-EXPORT int cuStreamWriteValue64_v2(struct stream *stream, uintptr_t to, uint64_t value, unsigned flags) { return flags ? INVALID : queue(stream, (void *)to, NULL, 8, value); }
+EXPORT int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, struct stream *stream) {
+    return queue(stream, (void *)to, (void *)from, bytes, 0);
+}
+EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes,
+                                struct stream *stream) {
+    return queue(stream, (void *)to, from, bytes, 0);
+}
+EXPORT int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, struct stream *stream) {
+    return queue(stream, to, (void *)from, bytes, 0);
+}
+EXPORT int cuStreamWriteValue64_v2(struct stream *stream, uintptr_t to, uint64_t value,
+                                   unsigned flags) {
+    return flags ? INVALID : queue(stream, (void *)to, NULL, 8, value);
+}
