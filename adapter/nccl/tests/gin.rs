@@ -2,8 +2,6 @@
 //! (`cuda_double/cuda.c`). A fake GPU writes the queue entries of each rank, at the addresses that
 //! the plugin tells device code.
 
-mod support;
-
 use crosstie::hca::entry::{Address, Segment, Work};
 use crosstie::hca::fake_gpu::FakeQueue;
 use crosstie_nccl::abi::gin::{ConfigV13, ConfigV14};
@@ -29,9 +27,16 @@ const COUNTERS: c_int = 2;
 
 // ------------------------------------------------------------------ the parent
 
+/// A file of this test program.
+fn own_file(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gin");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder.join(name)
+}
+
 /// The double, built once for this program.
 fn driver() -> PathBuf {
-    let library = support::own_file("libcuda.so.1");
+    let library = own_file("libcuda.so.1");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_double/cuda.c");
     static BUILT: std::sync::Once = std::sync::Once::new();
     BUILT.call_once(|| {
@@ -51,7 +56,7 @@ fn driver() -> PathBuf {
 /// Runs a test of this program as `ranks` processes.
 fn start(test: &str, version: u32, ranks: usize) -> Vec<Child> {
     let library = driver();
-    let folder = support::own_file(&format!("{test}-{version}-{ranks}"));
+    let folder = own_file(&format!("{test}-{version}-{ranks}"));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     let child = |rank: usize| {
