@@ -13,7 +13,7 @@ use crosstie::wire::hello::{CONNECT_SUMS, CONNECT_SUMS_WANTED, RAIL_SHM, RAIL_TC
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::FromRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::AtomicI32;
 use std::time::{Duration, Instant};
 
 /// A port at which nobody answers, for as long as the socket lives: bound, not listening.

@@ -115,6 +115,7 @@ fn read<T: Copy>(address: u64) -> T {
 fn double_alloc(bytes: usize) -> u64 {
     // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     let handle = unsafe { libc_dlopen(c"libcuda.so.1") };
+    // SAFETY: as NCCL and its kernels use what the plugin, or the double, has given.
     let symbol = unsafe { dlsym(handle, c"double_alloc".as_ptr()) };
     assert!(!symbol.is_null());
     // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
