@@ -160,7 +160,7 @@ impl SharedMapping {
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
     }
 
-    /// How many bytes of a range have no memory yet.
+    /// How many bytes of a range have no memory yet, or have some that was never touched.
     ///
     /// *Cost*: two system calls for each piece that has some.
     pub fn missing(&self, offset: usize, length: usize) -> usize {
@@ -329,6 +329,7 @@ mod tests {
         }
         // more memory, but none can be given back
         ours.populate(8192, 4096).unwrap();
+        ours.touch(0, 12288);
         assert_eq!(ours.missing(0, BYTES), BYTES - 12288);
         assert_eq!((ours.missing(4096, 16384), ours.missing(0, 4096)), (8192, 0));
         assert!(ours.release(0, 4096).is_err());
