@@ -14,6 +14,7 @@ use crosstie::connect::group::{HANDLE_BYTES, Listener};
 use crosstie::host::gin::comm::Window;
 use crosstie::host::gin::{Comm, Config, Engine, GinError, nic_of_nccl_gpu};
 use crosstie::host::settings;
+use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -43,8 +44,27 @@ fn refusal() -> Option<String> {
         None if nic_of_nccl_gpu() => {
             Some("an mlx5 or EFA device runs NCCL's own; CROSSTIE_GIN=1 takes this one".into())
         }
-        None => cuda(),
+        None => several_hosts(Variables::of_process()).or_else(cuda),
     }
+}
+
+/// All ranks and those of this host, as launchers say them.
+const COUNTS: [[&str; 2]; 4] = [
+    ["WORLD_SIZE", "LOCAL_WORLD_SIZE"],
+    ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"],
+    ["PMI_SIZE", "MPI_LOCALNRANKS"],
+    ["SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"],
+];
+
+/// What says that the ranks run on several hosts, which the software HCA does not reach: NCCL then
+/// does without GIN from the start, where `connect` would fail later.
+fn several_hosts(variables: &Variables) -> Option<String> {
+    let count = |name: &str| variables.text(name)?.trim().parse::<u64>().ok();
+    COUNTS.into_iter().find_map(|[all, here]| {
+        let (ranks, local) = (count(all)?, count(here)?);
+        (ranks > local)
+            .then(|| format!("the ranks run on several hosts: {all}={ranks}, {here}={local}"))
+    })
 }
 
 /// How many devices the GIN tables have: those of the net tables, or none.
@@ -139,5 +159,24 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         self.comm.context_end(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    fn variables(all: &[(&str, &str)]) -> Variables {
+        all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()
+    }
+
+    #[test]
+    fn ranks_of_several_hosts_are_known_by_their_launcher() {
+        let torch = variables(&[("WORLD_SIZE", "16"), ("LOCAL_WORLD_SIZE", "8")]);
+        assert!(several_hosts(&torch).is_some_and(|why| why.contains("WORLD_SIZE=16")));
+        let one = variables(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]);
+        assert_eq!(several_hosts(&one), None);
+        assert_eq!(several_hosts(&variables(&[("WORLD_SIZE", "16")])), None);
     }
 }
