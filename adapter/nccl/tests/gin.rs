@@ -68,6 +68,7 @@ fn start(test: &str, version: u32, ranks: usize) -> Vec<Child> {
             .env(RANKS, ranks.to_string())
             .env(VERSION, version.to_string())
             .env(FOLDER, &folder)
+            .envs((version != 13).then_some(("GIN_GPUS", "each")))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -3,7 +3,7 @@
 extern crate std;
 
 use super::context::{Config, Context};
-use super::flow::{Flow, Pending};
+use super::flow::{DETOUR_BYTES, Flow, Pending};
 use super::leaked::Leaked;
 use super::{GinError, engine};
 use crate::connect::group::{Group, HANDLE_BYTES, Listener, Part};
@@ -13,7 +13,7 @@ use crate::hca::keys::{Keys, Kind, Place, Slot};
 use crate::hca::layout::WindowHandle;
 use crate::host::log::{self, Level};
 use crate::memory::SharedMapping;
-use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, Pinned};
+use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, Pinned, vmm};
 use std::format;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -104,7 +104,8 @@ impl Comm {
         }
         let library = Library::load().map_err(GinError::Driver)?;
         let gpu = Arc::new(Gpu::of_thread(library)?);
-        let group = Group::form(listener, first, rank, ranks, PATIENCE)?;
+        let mut group = Group::form(listener, first, rank, ranks, PATIENCE)?;
+        let detour = detour(&gpu, &mut group)?;
         // SAFETY: the owners are the last fields of the state, behind the keys that borrow.
         let (slots, slots_lent) = unsafe { Leaked::lend(vec![Slot::default(); REGIONS_MAX]) };
         // SAFETY: as above.
@@ -113,7 +114,7 @@ impl Comm {
             keys: Keys::new(slots_lent, bytes_lent, ranks),
             regions: (0..REGIONS_MAX).map(|_| None).collect(),
             contexts: Vec::new(),
-            flow: Flow::new(&gpu, ranks, rank)?,
+            flow: Flow::new(&gpu, ranks, rank, detour)?,
             lost: vec![false; ranks],
             _slots: slots,
             _bytes: bytes,
@@ -332,6 +333,22 @@ impl Comm {
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.pass(entered, now_ns)
+    }
+}
+
+/// Every rank lends memory to the one before it, if that has another GPU; what the next one lends.
+/// Where memory cannot be had, copies within a GPU go through host memory.
+fn detour(gpu: &Arc<Gpu>, group: &mut Group) -> Result<Option<Import>, GinError> {
+    let uuid = gpu.uuid()?;
+    let lent = vmm::create_exported(&gpu.enter()?, DETOUR_BYTES).ok();
+    let descriptors: Vec<_> = lent.iter().map(AsFd::as_fd).collect();
+    let parts = group.gather(&uuid, &descriptors)?;
+    let next = &parts[(group.rank() + 1) % group.ranks()];
+    match next.descriptors.first() {
+        Some(descriptor) if next.bytes != uuid => {
+            Ok(Import::new(gpu, descriptor.as_fd(), DETOUR_BYTES).ok())
+        }
+        Some(_) | None => Ok(None),
     }
 }
 

@@ -9,16 +9,16 @@ extern crate std;
 use super::GinError;
 use crate::hca::executor::Operation;
 use crate::memory::SharedMapping;
-use crate::memory::cuda::{CudaError, Entered, Gpu, Pinned, Stream};
+use crate::memory::cuda::{CudaError, Entered, Gpu, Import, Pinned, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 
-/// Bytes that a copy within one GPU goes through at a time. Such a copy takes the way through host
-/// memory: a copy within the GPU waits for a free multiprocessor, and the kernel that waits for its
-/// data may hold them all.
+/// Bytes that a copy within one GPU goes through at a time, where no other GPU lends memory.
 const STAGING_BYTES: usize = 1 << 20;
+/// Bytes that another GPU lends for copies within one: a multiple of the driver's granularity.
+pub const DETOUR_BYTES: usize = 8 << 20;
 /// Markers stand a cache line apart.
 const MARKER_BYTES: usize = 64;
 /// Operations under way for which there is room before a queue grows.
@@ -48,11 +48,18 @@ pub struct Flow {
     pinned: Pinned,
     mapping: SharedMapping,
     own: usize,
+    /// Memory of another GPU, for copies within this one.
+    detour: Option<Import>,
 }
 
 impl Flow {
-    /// Streams for `ranks`, of which `own` is this one.
-    pub fn new(gpu: &Arc<Gpu>, ranks: usize, own: usize) -> Result<Flow, GinError> {
+    /// Streams for `ranks`, of which `own` is this one. `detour` has [`DETOUR_BYTES`].
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        ranks: usize,
+        own: usize,
+        detour: Option<Import>,
+    ) -> Result<Flow, GinError> {
         let bytes = STAGING_BYTES + ranks * MARKER_BYTES;
         let mapping = SharedMapping::create(c"crosstie-markers", bytes)?;
         mapping.populate(0, bytes)?;
@@ -64,7 +71,7 @@ impl Flow {
             let pending = VecDeque::with_capacity(PENDING);
             roads.push(Road { stream, issued: 0, posted: false, pending });
         }
-        Ok(Flow { roads, pinned, mapping, own })
+        Ok(Flow { roads, pinned, mapping, own, detour })
     }
 
     fn marker(&self, rank: usize) -> &AtomicU64 {
@@ -93,10 +100,19 @@ impl Flow {
             // SAFETY: by this function's contract.
             return unsafe { road.stream.copy(entered, to, from, bytes) };
         }
-        let mut done = 0;
+        let (mut done, detour) = (0, self.detour.as_ref().map(Import::start));
         while done < bytes {
-            let now = STAGING_BYTES.min(bytes - done);
             let at = done as u64;
+            if let Some(detour) = detour {
+                let now = DETOUR_BYTES.min(bytes - done);
+                // SAFETY: `now` bytes of each; the stream keeps the order of its uses of the detour.
+                unsafe { road.stream.copy(entered, detour, from + at, now) }?;
+                // SAFETY: as above.
+                unsafe { road.stream.copy(entered, to + at, detour, now) }?;
+                done += now;
+                continue;
+            }
+            let now = STAGING_BYTES.min(bytes - done);
             // SAFETY: `now` bytes of each; the stream keeps the order of its uses of the staging.
             unsafe { road.stream.copy_out(entered, staging, from + at, now) }?;
             // SAFETY: as above.

@@ -2,7 +2,7 @@
 
 use super::library::{CudaError, Library};
 use core::ptr::null_mut;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode, CUuuid};
 
 /// A GPU whose primary context is held while this lives.
 #[derive(Debug)]
@@ -36,6 +36,15 @@ impl Gpu {
     /// Its number among those that this process sees.
     pub fn device(&self) -> i32 {
         self.device
+    }
+
+    /// What names it in every process.
+    pub fn uuid(&self) -> Result<[u8; 16], CudaError> {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: valid for a write; a device of the driver's.
+        let code = unsafe { (self.library.device_uuid)(&mut uuid, self.device) };
+        self.library.check("cuDeviceGetUuid", code)?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
     /// The driver.

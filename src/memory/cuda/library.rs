@@ -11,7 +11,8 @@ use core::fmt;
 use core::mem::{size_of, transmute_copy};
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemAllocationHandleType,
-    CUmemGenericAllocationHandle, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureMode,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUpointer_attribute, CUresult, CUstream,
+    CUstreamCaptureMode, CUuuid,
 };
 use std::sync::OnceLock;
 
@@ -128,6 +129,8 @@ functions! {
     context_get(*mut CUcontext) = c"cuCtxGetCurrent",
     /// The GPU of that context.
     context_device(*mut CUdevice) = c"cuCtxGetDevice",
+    /// What names a GPU in every process.
+    device_uuid(*mut CUuuid, CUdevice) = c"cuDeviceGetUuid_v2",
     /// Makes a context the calling thread's.
     context_push(CUcontext) = c"cuCtxPushCurrent_v2",
     /// Makes the one before it the calling thread's.
@@ -158,6 +161,9 @@ functions! {
     host_unregister(*mut c_void) = c"cuMemHostUnregister",
     /// Where the GPU sees registered host memory.
     host_pointer(*mut CUdeviceptr, *mut c_void, c_uint) = c"cuMemHostGetDevicePointer_v2",
+    /// Allocates device memory that is mapped nowhere yet.
+    create(*mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, c_ulonglong)
+        = c"cuMemCreate",
     /// The handle of the allocation around an address, counted.
     handle_retain(*mut CUmemGenericAllocationHandle, *mut c_void)
         = c"cuMemRetainAllocationHandle",

@@ -14,7 +14,7 @@ use core::ffi::c_void;
 use core::mem::zeroed;
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
-    CUmemGenericAllocationHandle, CUmemLocationType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
 };
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -53,17 +53,44 @@ impl Export {
         // SAFETY: valid for a write; an address that the driver has just named.
         let code = unsafe { (library.handle_retain)(&mut handle, base as *mut c_void) };
         library.check("cuMemRetainAllocationHandle", code)?;
-        let mut raw: i32 = -1;
-        // SAFETY: room for a descriptor, which is what this handle type gives.
-        let code = unsafe { (library.handle_export)((&raw mut raw).cast(), handle, POSIX, 0) };
-        // SAFETY: the reference taken above.
-        unsafe { (library.handle_release)(handle) };
-        library.check("cuMemExportToShareableHandle", code)?;
-        let descriptor = descriptor::made(|| raw).map_err(|_| NO_DESCRIPTOR)?;
+        let descriptor = export(entered, handle)?;
         let offset = (address - base) as usize;
         debug_assert!(offset + bytes <= length);
         Ok(Export { descriptor, bytes: length, offset })
     }
+}
+
+/// Makes an allocation of this GPU that only another process maps; the descriptor for it. It lives
+/// as long as the descriptor, and the mappings.
+///
+/// *Shape*: `bytes` is a multiple of 2 MiB.
+pub fn create_exported(entered: &Entered<'_>, bytes: usize) -> Result<OwnedFd, CudaError> {
+    // SAFETY: a plain structure of numbers, for which zero is a value.
+    let mut wanted: CUmemAllocationProp = unsafe { zeroed() };
+    wanted.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.requestedHandleTypes = POSIX;
+    wanted.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    wanted.location.id = entered.gpu().device();
+    let mut handle: CUmemGenericAllocationHandle = 0;
+    // SAFETY: valid for a write, and a whole description.
+    let code = unsafe { (entered.library().create)(&mut handle, bytes, &wanted, 0) };
+    entered.library().check("cuMemCreate", code)?;
+    export(entered, handle)
+}
+
+/// A descriptor for a handle, whose reference is given back.
+fn export(
+    entered: &Entered<'_>,
+    handle: CUmemGenericAllocationHandle,
+) -> Result<OwnedFd, CudaError> {
+    let library = entered.library();
+    let mut raw: i32 = -1;
+    // SAFETY: room for a descriptor, which is what this handle type gives.
+    let code = unsafe { (library.handle_export)((&raw mut raw).cast(), handle, POSIX, 0) };
+    // SAFETY: a reference of the caller's.
+    unsafe { (library.handle_release)(handle) };
+    library.check("cuMemExportToShareableHandle", code)?;
+    descriptor::made(|| raw).map_err(|_| NO_DESCRIPTOR)
 }
 
 /// Another process's allocation, mapped here until it is dropped.
