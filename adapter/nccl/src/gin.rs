@@ -35,16 +35,60 @@ pub struct Context {
     pub handle: DeviceHandle,
 }
 
-/// Why the table offers no devices, or nothing.
-fn refusal() -> Option<String> {
-    let cuda = || Library::load().err().map(|error| error.to_string());
-    match settings::environment().gin {
-        Some(true) => cuda(),
-        Some(false) => Some("CROSSTIE_GIN=0".into()),
-        None if nic_of_nccl_gpu() => {
+/// Which table asks: each is of other releases of NCCL, whose device code reads other structures.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Table {
+    /// NCCL 2.28.7 to 2.29. Also 2.30.3 and 2.30.4 would take it, and read what it does not write.
+    V11,
+    /// NCCL 2.30.3 and later.
+    V13OrLater,
+}
+
+/// NCCL 2.30.0, as `ncclGetVersion` counts.
+const NCCL_2_30: i32 = 23_000;
+/// The first release that takes the table of v13 for one of RMA, which it is not.
+const NCCL_RMA_BY_V13: i32 = 23_005;
+
+/// What `ncclGetVersion` says, where NCCL is a library of this process or a part of the program.
+fn nccl_version() -> Option<i32> {
+    // SAFETY: a name that ends with a zero; nothing is loaded that is not there already.
+    let library =
+        unsafe { libc::dlopen(c"libnccl.so.2".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let library = if library.is_null() { libc::RTLD_DEFAULT } else { library };
+    // SAFETY: a library that stays loaded, since NCCL calls us, and a name that ends with a zero.
+    let symbol = unsafe { libc::dlsym(library, c"ncclGetVersion".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: NCCL's function of this name has had this type since 2.3.
+    let version: unsafe extern "C" fn(*mut c_int) -> c_int =
+        unsafe { core::mem::transmute(symbol) };
+    let mut number = 0;
+    // SAFETY: valid for a write.
+    (unsafe { version(&mut number) } == 0).then_some(number)
+}
+
+/// Whether the table of v13 is asked for RMA, which must get no answer.
+pub fn is_asked_for_rma() -> bool {
+    nccl_version().is_some_and(|version| version >= NCCL_RMA_BY_V13)
+}
+
+/// Why a table offers no devices, or nothing.
+fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<String> {
+    match (table, wish) {
+        (_, Some(false)) => Some("CROSSTIE_GIN=0".into()),
+        (Table::V11, _) if version.is_some_and(|version| version >= NCCL_2_30) => {
+            Some("NCCL 2.30 reads other structures than this table's".into())
+        }
+        (_, Some(true)) => None,
+        (Table::V13OrLater, None) => Some(
+            "without signals in windows, which NCCL 2.30 may ask for; CROSSTIE_GIN=1 takes it"
+                .into(),
+        ),
+        (Table::V11, None) if nic_of_nccl_gpu() => {
             Some("an mlx5 or EFA device runs NCCL's own; CROSSTIE_GIN=1 takes this one".into())
         }
-        None => several_hosts(Variables::of_process()).or_else(cuda),
+        (Table::V11, None) => several_hosts(Variables::of_process()),
     }
 }
 
@@ -67,18 +111,19 @@ fn several_hosts(variables: &Variables) -> Option<String> {
     })
 }
 
-/// How many devices the GIN tables have: those of the net tables, or none.
-pub fn device_count() -> usize {
-    static SAID: OnceLock<bool> = OnceLock::new();
-    let offered = *SAID.get_or_init(|| match refusal() {
-        None => {
-            log::info("GIN: software HCA, no NIC needed; one thread executes what kernels queue");
-            true
-        }
-        Some(why) => {
-            log::info(&format!("GIN: no devices ({why})"));
-            false
-        }
+/// How many devices a GIN table has: those of the net tables, or none.
+pub fn device_count(table: Table) -> usize {
+    static OFFERED: OnceLock<bool> = OnceLock::new();
+    let offered = *OFFERED.get_or_init(|| {
+        let why = refusal(table, settings::environment().gin, nccl_version())
+            .or_else(|| Library::load().err().map(|error| error.to_string()));
+        log::info(&match &why {
+            None => {
+                "GIN: software HCA, no NIC needed; one thread executes what kernels queue".into()
+            }
+            Some(why) => format!("GIN: no devices ({why})"),
+        });
+        why.is_none()
     });
     if offered { net::device_count() } else { 0 }
 }
@@ -169,6 +214,19 @@ mod tests {
 
     fn variables(all: &[(&str, &str)]) -> Variables {
         all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()
+    }
+
+    /// NCCL 2.30.3 takes a table of v11 where there is no newer one, and reads 296 bytes of its 280.
+    #[test]
+    fn table_offers_nothing_to_a_release_that_reads_other_structures() {
+        for wish in [None, Some(true)] {
+            assert!(refusal(Table::V11, wish, Some(23_003)).is_some());
+        }
+        assert_eq!(refusal(Table::V11, Some(true), Some(22_809)), None);
+        assert_eq!(refusal(Table::V11, Some(true), None), None);
+        assert!(refusal(Table::V11, Some(false), Some(22_809)).is_some());
+        assert_eq!(refusal(Table::V13OrLater, Some(true), Some(23_007)), None);
+        assert!(refusal(Table::V13OrLater, None, Some(23_007)).is_some());
     }
 
     #[test]

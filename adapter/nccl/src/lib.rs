@@ -224,8 +224,8 @@ pub static ncclGinPlugin_v11: GinV11 = GinV11 {
 #[unsafe(no_mangle)]
 pub static ncclGinPlugin_v13: GinV13 = GinV13 {
     name: NAME,
-    init: gin_v11::init,
-    devices: gin_v11::devices,
+    init: gin_v13::init,
+    devices: gin_v13::devices,
     get_properties: gin_v13::get_properties,
     listen: gin_v11::listen,
     connect: gin_v11::connect,
@@ -247,7 +247,7 @@ pub static ncclGinPlugin_v13: GinV13 = GinV13 {
 pub static ncclGinPlugin_v14: GinV14 = GinV14 {
     name: NAME,
     init: gin_v11::init,
-    devices: gin_v11::devices,
+    devices: gin_v13::devices,
     get_gin_properties: gin_v14::get_gin_properties,
     get_properties: gin_v13::get_properties,
     listen: gin_v11::listen,

@@ -221,7 +221,11 @@ impl Rank {
         // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
         unsafe {
             assert_eq!(gin_v11::init(&mut init, 0, None), 0);
-            assert_eq!(gin_v11::devices(&mut devices), 0);
+            let rc = match version {
+                11 => gin_v11::devices(&mut devices),
+                _ => gin_v13::devices(&mut devices),
+            };
+            assert_eq!(rc, 0);
             assert!(devices > 0, "no GIN device");
             let to = handle.as_mut_ptr().cast();
             assert_eq!(gin_v11::listen(init, 0, to, &mut listener), 0);

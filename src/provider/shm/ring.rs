@@ -10,9 +10,10 @@
 //! looks at that only when its copy says that the ring is full. No read-modify-write anywhere.
 //!
 //! A ring grows into use. The writer turns back to the start, with a padding that nobody touches,
-//! before it uses lines which no record has stood in yet, if the reader is done with the start by
-//! then. Else it uses twice as many from then on. A connection whose reader keeps up stays in a
-//! page or two of each ring, however long the ring is.
+//! before it uses lines which no record has stood in yet, if the reader is done with everything by
+//! then: a record that a reader holds for long must not keep the writer from the rest of the ring.
+//! Else it uses twice as many from then on. A connection whose reader keeps up stays in a page or
+//! two of each ring, however long the ring is.
 //!
 //! A reader believes nothing: a record must lie inside the ring, or it is [`Corrupt`].
 
@@ -91,13 +92,15 @@ impl RingWriter {
     }
 
     /// Makes a way for a record that goes beyond the limit: at the start of the ring, if the reader
-    /// is done with what stands there, else beyond. Says whether there is one.
+    /// is done with all records, else beyond. Of a ring that is used whole, the start must be free.
+    /// Says whether there is one.
     #[cold]
     fn turn(&mut self, lines: u32) -> bool {
         let place = self.tail & self.mask;
         let to_end = self.mask + 1 - place;
         loop {
-            let needed = to_end + lines + SPARE;
+            let whole = self.mask + 1;
+            let needed = if self.limit < whole { whole } else { to_end + lines + SPARE };
             if lines <= self.limit && (needed <= self.free() || self.refresh(needed)) {
                 self.pad(to_end);
                 return true;
@@ -307,13 +310,25 @@ impl RingReader {
     /// lines that it uses has gathered. Says whether it told.
     #[inline(always)]
     pub fn retire(&mut self, position: u32) -> bool {
-        position.wrapping_sub(self.published) > self.quarter && self.tell(position)
+        self.is_due(position, self.quarter) && self.tell(position)
+    }
+
+    /// Whether the writer should hear of `position`: when more than `least` lines have gathered. In
+    /// the last quarter of a ring that is not used whole it hears of each record, so that it sees
+    /// whether it may turn.
+    #[inline(always)]
+    fn is_due(&self, position: u32, least: u32) -> bool {
+        let gathered = position.wrapping_sub(self.published);
+        let is_near_end = self.quarter < self.mask / 4
+            && position & self.mask >= 3 * self.quarter
+            && position == self.read;
+        gathered > least || (is_near_end && gathered > 0)
     }
 
     /// As [`RingReader::retire`], when there is time: tells when an eighth has gathered.
     #[inline(always)]
     pub fn retire_idle(&mut self, position: u32) -> bool {
-        position.wrapping_sub(self.published) > self.quarter / 2 && self.tell(position)
+        self.is_due(position, self.quarter / 2) && self.tell(position)
     }
 
     /// As [`RingReader::retire`], before sleep: tells when there is anything to tell.

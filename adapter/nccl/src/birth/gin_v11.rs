@@ -4,7 +4,7 @@ use super::{call, named, number, write};
 use crate::abi::props::PropsV11;
 use crate::abi::table::Pointer;
 use crate::abi::{DeviceHandle, HANDLE_BYTES_MAX, Logger, PTR_CUDA, PTR_HOST, Rc};
-use crate::gin::{self, Coll, Context, DEVICE_TYPE};
+use crate::gin::{self, Coll, Context, DEVICE_TYPE, Table};
 use crate::net::{self, Fault, log};
 use core::ffi::c_int;
 use core::ptr::without_provenance_mut;
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn init(out: *mut Pointer, _comm: u64, logger: Option<Logg
 /// How many devices there are.
 pub unsafe extern "C" fn devices(out: *mut c_int) -> Rc {
     // SAFETY: NULL, or an `int` of NCCL's.
-    call(|| unsafe { write(out, gin::device_count() as c_int) })
+    call(|| unsafe { write(out, gin::device_count(Table::V11) as c_int) })
 }
 
 /// What a device is: that of the net tables, with memory of GPUs.
