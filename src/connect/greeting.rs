@@ -115,7 +115,13 @@ impl<M: LinkMemory> Control<M> {
             let Some(listening) = &self.listening else { return };
             match listening.accept(door) {
                 Ok(channel) => self.greet(channel),
-                // who has said nothing yet goes first, as when the table is full
+                // the kernel looks for a number before it looks for a caller
+                Err(error)
+                    if address::is_out_of_descriptors(&error) && !listening.has_caller(door) =>
+                {
+                    return;
+                }
+                // the peer that has said nothing yet goes first, as when the table is full
                 Err(error) if address::is_out_of_descriptors(&error) => {
                     if let Some(oldest) = self.greetings.oldest() {
                         // it may well be a peer, which then dials again

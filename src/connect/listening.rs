@@ -7,6 +7,7 @@ extern crate std;
 use super::address::Address;
 use super::channel::Channel;
 use super::interfaces::ip_of;
+use super::os::is_readable;
 use super::socket::Socket;
 use super::stream::{StreamSocket, shutdown};
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello, AddressList};
@@ -151,6 +152,11 @@ impl Listening {
                 net.socket.accept().map(Channel::Stream)
             }
         }
+    }
+
+    /// Whether somebody waits at a door.
+    pub fn has_caller(&self, door: Door) -> bool {
+        self.socket(door).is_some_and(is_readable)
     }
 
     /// Whether peers of this host are answered without the network.

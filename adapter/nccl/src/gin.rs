@@ -216,7 +216,7 @@ mod tests {
         all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()
     }
 
-    /// NCCL 2.30.3 takes a table of v11 where there is no newer one, and reads 296 bytes of its 280.
+    /// NCCL 2.30.3 takes a table of v11 where there is no newer one, and reads 296 bytes of 280.
     #[test]
     fn table_offers_nothing_to_a_release_that_reads_other_structures() {
         for wish in [None, Some(true)] {

@@ -105,7 +105,7 @@ impl Flow {
             let at = done as u64;
             if let Some(detour) = detour {
                 let now = DETOUR_BYTES.min(bytes - done);
-                // SAFETY: `now` bytes of each; the stream keeps the order of its uses of the detour.
+                // SAFETY: `now` bytes of each; the stream keeps the order of the detour's uses.
                 unsafe { road.stream.copy(entered, detour, from + at, now) }?;
                 // SAFETY: as above.
                 unsafe { road.stream.copy(entered, to + at, detour, now) }?;

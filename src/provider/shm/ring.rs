@@ -99,8 +99,8 @@ impl RingWriter {
         let place = self.tail & self.mask;
         let to_end = self.mask + 1 - place;
         loop {
-            let whole = self.mask + 1;
-            let needed = if self.limit < whole { whole } else { to_end + lines + SPARE };
+            let least = if self.limit <= self.mask { self.mask + 1 } else { 0 };
+            let needed = least.max(to_end + lines + SPARE);
             if lines <= self.limit && (needed <= self.free() || self.refresh(needed)) {
                 self.pad(to_end);
                 return true;
