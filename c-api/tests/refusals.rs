@@ -438,8 +438,7 @@ extern "C" fn said(userdata: *mut c_void, level: u32, text: *const c_char) {
 
 #[test]
 fn unknown_variables_are_reported_with_the_nearest_name() {
-    let set = [("CROSSTIE_EGER_BYTE", "1"), ("CROSSTIE_HEAP_BYTES", "much")];
-    alone("unknown", &set);
+    alone("unknown", &[("CROSSTIE_EGER_BYTE", "1")]);
 }
 
 #[test]
@@ -516,7 +515,7 @@ fn refused_configurations() {
             0,
             bytes,
             XTIE_ERR_RINGS,
-            "CROSSTIE_SEND_RING_BYTES) is 5000",
+            "send_ring_bytes is 5000: it must be a power of two",
         ),
     ] {
         let (code, text) = refused(&changed, place, length);
@@ -538,5 +537,4 @@ fn unknown_variable() {
         all.any(|(_, text)| words.iter().all(|word| text.contains(word)))
     };
     assert!(warned(["CROSSTIE_EGER_BYTE", "nearest is CROSSTIE_EAGER_BYTES"]), "{said:?}");
-    assert!(warned(["CROSSTIE_HEAP_BYTES=much", "not a number"]), "{said:?}");
 }

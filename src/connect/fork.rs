@@ -83,6 +83,12 @@ extern "C" fn in_child() {
     let mut nothing: Option<OwnedFd> = None;
     private::fork_takes(|fd| {
         nothing = nothing.take().or_else(|| descriptor::spare().ok());
+        // A thread of the parent was about to make or close it: the number was free, and names
+        // nothing now, as it shall.
+        if let Some(there) = nothing.take_if(|nothing| nothing.as_raw_fd() == fd) {
+            let _ = there.into_raw_fd();
+            return;
+        }
         let nothing = nothing.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: calls without pointers; the number is a copy of a socket of the parent's, which
         // nobody in this process uses.
