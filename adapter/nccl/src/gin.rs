@@ -113,8 +113,8 @@ fn several_hosts(variables: &Variables) -> Option<String> {
 
 /// How many devices a GIN table has: those of the net tables, or none.
 pub fn device_count(table: Table) -> usize {
-    static OFFERED: OnceLock<bool> = OnceLock::new();
-    let offered = *OFFERED.get_or_init(|| {
+    static OFFERED: [OnceLock<bool>; 2] = [const { OnceLock::new() }; 2];
+    let offered = *OFFERED[table as usize].get_or_init(|| {
         let why = refusal(table, settings::environment().gin, nccl_version())
             .or_else(|| Library::load().err().map(|error| error.to_string()));
         log::info(&match &why {
