@@ -84,7 +84,8 @@ unsafe fn zero(start: *mut u8, bytes: usize) {
     let words = bytes / size_of::<u64>();
     // SAFETY: by this function's contract; volatile, as the memory may never have been written.
     let is_zero = |word: usize| unsafe { start.cast::<u64>().add(word).read_volatile() } == 0;
-    if !bytes.is_multiple_of(size_of::<u64>()) || !(0..words).all(is_zero) {
+    // miri takes half a minute to look at the block of one endpoint
+    if cfg!(miri) || !bytes.is_multiple_of(size_of::<u64>()) || !(0..words).all(is_zero) {
         // SAFETY: by this function's contract.
         unsafe { start.write_bytes(0, bytes) };
     }
