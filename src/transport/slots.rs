@@ -30,7 +30,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn slot_line(&self, index: usize, group: Seq, receive: u8) -> usize {
         let (groups, receive) = (self.limits.groups_max(), usize::from(receive));
         let group = group.cell(groups);
-        // the core archive never agrees on rows (c-api/core), and has no room for what it never does
+        // the core archive never agrees on rows (c-api/core), and has no room for their code
         let reads = if cfg!(feature = "std") { self.connections[index].reads } else { 0 };
         1 + CELLS * 2
             + match reads & READS_ROWS {
