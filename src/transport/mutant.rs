@@ -73,7 +73,6 @@ mod proof {
     use crate::fabric::Provider;
     use crate::transport::limits::{EARLY_MAX, STREAM_KEPT};
     use crate::transport::records::{ConnectionState, NIL, Queue, SendState};
-    use crate::wire::GROUP_MAX;
     use core::hash::{Hash, Hasher};
 
     impl<P: Provider> Endpoint<'_, P> {
