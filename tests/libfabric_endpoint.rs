@@ -793,11 +793,17 @@ static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Keeps what is said to people, for whoever is alone.
 struct Hearing;
 
+/// How many tests hear.
+static HEARERS: Mutex<usize> = Mutex::new(0);
+
 impl Hearing {
     fn start() -> Hearing {
         fn keep(_: usize, _: Level, text: &str) {
             SAID.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_string());
         }
+        // a test may begin to hear while it waits for its turn, and another's end must not deafen it
+        let mut hearers = HEARERS.lock().unwrap_or_else(PoisonError::into_inner);
+        *hearers += 1;
         sink_set(Some((keep, 0)));
         Hearing
     }
@@ -807,7 +813,11 @@ impl Hearing {
     }
 
     fn end(self) -> Vec<String> {
-        sink_set(None);
+        let mut hearers = HEARERS.lock().unwrap_or_else(PoisonError::into_inner);
+        *hearers -= 1;
+        if *hearers == 0 {
+            sink_set(None);
+        }
         std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
