@@ -801,7 +801,7 @@ impl Hearing {
         fn keep(_: usize, _: Level, text: &str) {
             SAID.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_string());
         }
-        // a test may begin to hear while it waits for its turn, and another's end must not deafen it
+        // a test may begin to hear while it waits for its turn, beside another that ends
         let mut hearers = HEARERS.lock().unwrap_or_else(PoisonError::into_inner);
         *hearers += 1;
         sink_set(Some((keep, 0)));
