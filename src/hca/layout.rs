@@ -1,8 +1,7 @@
 //! The structures that NCCL's device code reads, in the layouts of its releases.
 //!
 //! The plugin fills them and copies them to device memory. Pointers are device addresses. Every
-//! offset is asserted; `tests/hca_headers.rs` compares them with the public headers where a machine
-//! has these.
+//! offset is asserted against the public headers' numbers.
 //!
 //! *Source*: `doca_gpunetio_verbs_dev.h` and `gin_gdaki_device_host_common.h` of NCCL 2.28.7 to
 //! 2.30.7.

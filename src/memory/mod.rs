@@ -8,6 +8,7 @@
 //! - [`environment`]: the process's variables, read once
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
 //! - [`kernel_copy`]: reading another process's memory
+//! - [`loader`]: libraries that are loaded at run time
 //! - [`pidfd`]: a child's descriptors, for the test that breaks its sockets
 //! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
 //! - [`processor`]: giving it up
@@ -30,6 +31,7 @@ pub mod environment;
 pub mod errno;
 pub mod heap;
 pub mod kernel_copy;
+pub mod loader;
 pub mod pidfd;
 pub mod probe;
 pub mod processor;

@@ -6,13 +6,13 @@
 extern crate std;
 
 use crate::base::text::Text;
+use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::fmt;
-use core::mem::{size_of, transmute_copy};
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUpointer_attribute, CUresult, CUstream,
-    CUstreamCaptureMode, CUuuid,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult, CUstream, CUstreamCaptureMode,
+    CUuuid,
 };
 use std::sync::OnceLock;
 
@@ -94,39 +94,11 @@ macro_rules! functions {
     };
 }
 
-/// What the loader says of this thread's last call, which failed.
-fn reason() -> Text<120> {
-    // SAFETY: takes nothing; what it gives stands until this thread calls the loader again.
-    let said = unsafe { libc::dlerror() };
-    if said.is_null() {
-        return Text::EMPTY;
-    }
-    // SAFETY: it is not null, and ends with a zero.
-    Text::beginning(unsafe { CStr::from_ptr(said) }.to_bytes())
-}
-
-const fn words(name: &'static CStr) -> &'static str {
-    match name.to_str() {
-        Ok(name) => name,
-        Err(_) => "function",
-    }
-}
-
-/// # Safety
-/// - `F` is the type of the function that `symbol` points to.
-unsafe fn function<F: Copy>(symbol: *mut c_void) -> F {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a function pointer is a pointer (asserted), and the caller vouches for its type.
-    unsafe { transmute_copy(&symbol) }
-}
-
 functions! {
     /// Starts the driver.
     init(c_uint) = c"cuInit",
     /// The name of an error.
     error_name(CUresult, *mut *const c_char) = c"cuGetErrorName",
-    /// The calling thread's context.
-    context_get(*mut CUcontext) = c"cuCtxGetCurrent",
     /// The GPU of that context.
     context_device(*mut CUdevice) = c"cuCtxGetDevice",
     /// What names a GPU in every process.
@@ -143,16 +115,12 @@ functions! {
     primary_release(CUdevice) = c"cuDevicePrimaryCtxRelease_v2",
     /// What the calling thread's calls do to captures; gives the value before.
     capture_mode(*mut CUstreamCaptureMode) = c"cuThreadExchangeStreamCaptureMode",
-    /// What a pointer is.
-    pointer(*mut c_void, CUpointer_attribute, CUdeviceptr) = c"cuPointerGetAttribute",
     /// The allocation around an address.
     range(*mut CUdeviceptr, *mut usize, CUdeviceptr) = c"cuMemGetAddressRange_v2",
     /// Allocates device memory.
     alloc(*mut CUdeviceptr, usize) = c"cuMemAlloc_v2",
     /// Frees it.
     free(CUdeviceptr) = c"cuMemFree_v2",
-    /// Fills bytes of it.
-    fill(CUdeviceptr, u8, usize) = c"cuMemsetD8_v2",
     /// Copies host memory to a device, and waits.
     upload(CUdeviceptr, *const c_void, usize) = c"cuMemcpyHtoD_v2",
     /// Makes host memory reachable for GPUs.

@@ -202,10 +202,6 @@ EXPORT int cuGetErrorName(int code, const char **name) {
     *name = code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_INVALID_VALUE";
     return OK;
 }
-EXPORT int cuCtxGetCurrent(void **context) {
-    *context = &blocks;
-    return OK;
-}
 EXPORT int cuCtxGetDevice(int *device) {
     *device = 0;
     return OK;
@@ -229,20 +225,12 @@ EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
     *mode = 0;
     return OK;
 }
-EXPORT int cuPointerGetAttribute(void *out, int attribute, uintptr_t address) {
-    (void)out, (void)attribute, (void)address;
-    return INVALID;
-}
 EXPORT int cuMemAlloc_v2(uintptr_t *start, size_t bytes) {
     *start = (uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
     return *start ? OK : NO_MEMORY;
 }
 EXPORT int cuMemFree_v2(uintptr_t start) {
     free((void *)start);
-    return OK;
-}
-EXPORT int cuMemsetD8_v2(uintptr_t start, unsigned char value, size_t bytes) {
-    memset((void *)start, value, bytes);
     return OK;
 }
 EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void *from, size_t bytes) {

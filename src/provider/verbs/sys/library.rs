@@ -9,9 +9,9 @@ use super::abi::{
 use super::extended::QpEx;
 use crate::base::descriptor::StandardHeld;
 use crate::base::text::Text;
+use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::fmt;
-use core::mem::{size_of, transmute_copy};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -116,17 +116,6 @@ macro_rules! functions {
     };
 }
 
-/// What the loader says of the last call of this thread, which failed.
-fn reason() -> Reason {
-    // SAFETY: takes nothing; what it gives stands until this thread calls the loader again.
-    let said = unsafe { libc::dlerror() };
-    if said.is_null() {
-        return Reason::EMPTY;
-    }
-    // SAFETY: it is not null, and ends with a zero.
-    Reason::beginning(unsafe { CStr::from_ptr(said) }.to_bytes())
-}
-
 /// A function, of any version where none is named.
 fn find(handle: *mut c_void, name: &CStr, version: &CStr) -> Option<*mut c_void> {
     let symbol = match version.is_empty() {
@@ -136,21 +125,6 @@ fn find(handle: *mut c_void, name: &CStr, version: &CStr) -> Option<*mut c_void>
         false => unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) },
     };
     (!symbol.is_null()).then_some(symbol)
-}
-
-const fn words(name: &'static CStr) -> &'static str {
-    match name.to_str() {
-        Ok(name) => name,
-        Err(_) => "function",
-    }
-}
-
-/// # Safety
-/// - `F` is the type of the function that `symbol` points to.
-unsafe fn function<F: Copy>(symbol: *mut c_void) -> F {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a function pointer is a pointer (asserted), and the caller vouches for its type.
-    unsafe { transmute_copy(&symbol) }
 }
 
 functions! {
