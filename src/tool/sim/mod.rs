@@ -128,21 +128,24 @@ type Judged = fn(u64) -> Result<Tally, String>;
 fn simulate(options: &Options, judged: Judged) -> i32 {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
-    let tallies: Vec<Tally> = thread::scope(|scope| {
+    let (tallies, refused) = thread::scope(|scope| {
         let work = || worker(options, judged, &next, &stop);
-        let start = |_| match thread::Builder::new().spawn_scoped(scope, work) {
-            Ok(worker) => Some(worker),
-            Err(error) => {
-                // the first says it for all
-                if !stop.swap(true, Ordering::Relaxed) {
-                    eprintln!("crosstie sim: a thread: {error}; fewer --threads?");
-                }
-                None
-            }
-        };
-        let workers: Vec<_> = (0..options.threads).map_while(start).collect();
-        workers.into_iter().filter_map(|worker| worker.join().ok()).collect()
+        let started: Result<Vec<_>, _> = (0..options.threads)
+            .map(|_| thread::Builder::new().spawn_scoped(scope, work))
+            .collect();
+        // joined by the scope where one is refused
+        let refused = started.as_ref().err().map(|error| error.kind());
+        stop.fetch_or(refused.is_some(), Ordering::Relaxed);
+        let workers = started.unwrap_or_default();
+        let tallies: Vec<_> = workers.into_iter().filter_map(|one| one.join().ok()).collect();
+        (tallies, refused)
     });
+    // A worker whose memory is out ends the program with a line of its own, so this one waits for
+    // all of them.
+    if let Some(reason) = refused {
+        eprintln!("crosstie sim: a thread: {reason}; fewer --threads?");
+        return 1;
+    }
     if stop.load(Ordering::Relaxed) || tallies.len() as u64 != options.threads {
         return 1;
     }
