@@ -9,6 +9,7 @@
 //! - [`keys`]: memory keys with bounds and generations
 //! - [`queue`]: one send queue with its completion queue
 //! - [`executor`]: the queues of one owner, and the edges between them
+//! - [`outbox`]: adds to words of device memory, which their owner performs
 //! - [`layout`]: the structures that device code reads
 //! - `fake_gpu`: writes entries as device code does, for tests
 //!
@@ -23,6 +24,7 @@ pub mod executor;
 pub mod fake_gpu;
 pub mod keys;
 pub mod layout;
+pub mod outbox;
 pub mod queue;
 
 /// Bytes of a work queue entry, and of a completion queue entry.

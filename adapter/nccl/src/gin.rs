@@ -81,14 +81,10 @@ fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<Str
             Some("NCCL 2.30 reads other structures than this table's".into())
         }
         (_, Some(true)) => None,
-        (Table::V13OrLater, None) => Some(
-            "without signals in windows, which NCCL 2.30 may ask for; CROSSTIE_GIN=1 takes it"
-                .into(),
-        ),
-        (Table::V11, None) if nic_of_nccl_gpu() => {
+        (_, None) if nic_of_nccl_gpu() => {
             Some("an mlx5 or EFA device runs NCCL's own; CROSSTIE_GIN=1 takes this one".into())
         }
-        (Table::V11, None) => several_hosts(Variables::of_process()),
+        (_, None) => several_hosts(Variables::of_process()),
     }
 }
 
@@ -226,7 +222,6 @@ mod tests {
         assert_eq!(refusal(Table::V11, Some(true), None), None);
         assert!(refusal(Table::V11, Some(false), Some(22_809)).is_some());
         assert_eq!(refusal(Table::V13OrLater, Some(true), Some(23_007)), None);
-        assert!(refusal(Table::V13OrLater, None, Some(23_007)).is_some());
     }
 
     #[test]

@@ -339,8 +339,8 @@ fn every_rank_to_every_rank() {
     let device = &rank.device;
     let (own, ranks) = (device.rank, device.ranks);
     let (source, source_key, source_memory) = rank.window(ranks * PART);
-    // behind the parts, a word for each rank
-    let (target, target_key, target_memory) = rank.window(ranks * (PART + 8));
+    // behind the parts, a word for each rank, and one that all add to
+    let (target, target_key, target_memory) = rank.window(ranks * (PART + 8) + 8);
     for to in 0..ranks {
         for at in 0..PART {
             // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
@@ -364,10 +364,13 @@ fn every_rank_to_every_rank() {
     }
     laps(device, &mut queues, target_key, target);
     reads(device, &mut queues, [source_key, target_key], target);
+    words_of_windows(device, &mut queues, target_key, target);
     // nobody leaves while others still read
     let (left, signal) = device.signal(1);
     for queue in &mut queues {
-        queue.post(&device.add(signal, 1));
+        wait_until("room in a queue", || queue.has_room());
+        let index = queue.post(&device.add(signal, 1));
+        wait_until("a flush", || queue.poll(index) == Some(Ok(())));
     }
     wait_until("the last word of each rank", || left.load(Ordering::Acquire) == ranks as u64);
     assert!(!rank.has_failed());
@@ -413,6 +416,60 @@ fn reads(device: &Device, queues: &mut [FakeQueue<'static>], keys: [u32; 2], tar
     for at in 0..PART {
         assert_eq!(read::<u8>(target + at as u64), value(next, device.rank, at));
     }
+}
+
+/// All ranks add to a word in the window of each, over and over: no add is lost.
+fn words_of_windows(device: &Device, queues: &mut [FakeQueue<'static>], key: u32, target: u64) {
+    const ROUNDS: u64 = 150;
+    let offset = (device.ranks * (PART + 8)) as u64;
+    for round in 0..ROUNDS {
+        for queue in queues.iter_mut() {
+            wait_until("room in a queue", || queue.has_room());
+            queue.post(&device.add(Address { key, offset }, round << 32 | 1));
+        }
+    }
+    let sum = device.ranks as u64 * ((ROUNDS * (ROUNDS - 1) / 2) << 32 | ROUNDS);
+    wait_until("every add", || word(target + offset).load(Ordering::Acquire) == sum);
+}
+
+/// The owner looks at each add that a peer asks for, whatever the peer takes for good.
+#[test]
+fn an_add_to_a_window_that_its_owner_gave_back_is_an_error() {
+    if !is_child() {
+        return all_succeed(start(
+            "an_add_to_a_window_that_its_owner_gave_back_is_an_error",
+            14,
+            2,
+        ));
+    }
+    let rank = Rank::open();
+    let device = &rank.device;
+    let peer = 1 - device.rank;
+    let (_, key, memory) = rank.window(4096);
+    let (arrived, signal) = device.signal(0);
+    let mut queue = device.queue(peer, false);
+    if device.rank == 1 {
+        // SAFETY: a window that stands.
+        assert_eq!(unsafe { gin_v11::dereg_mr_sym(rank.coll, memory) }, 0);
+    }
+    queue.post(&device.add(signal, 1));
+    wait_until("the peer", || arrived.load(Ordering::Acquire) == 1);
+    if device.rank == 0 {
+        let index = queue.post(&device.add(Address { key, offset: 8 }, 1));
+        wait_until("an error", || queue.poll(index) == Some(Err(0x13)));
+        assert!(rank.has_failed());
+        let mut other = device.queue(0, false);
+        let index = other.post(&device.add(signal, 1));
+        wait_until("another queue", || other.poll(index) == Some(Ok(())));
+    }
+    // the owner answers until the other is done with it
+    let done = PathBuf::from(std::env::var_os(FOLDER).unwrap()).join("done");
+    if device.rank == 0 {
+        std::fs::write(&done, "").unwrap();
+    }
+    wait_until("the other rank", || done.exists());
+    let windows = [memory];
+    rank.close(if number(RANK) == 0 { &windows } else { &[] });
 }
 
 #[test]

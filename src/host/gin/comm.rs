@@ -2,15 +2,18 @@
 
 extern crate std;
 
+use super::adds::{Adds, Outbox};
 use super::context::{Config, Context};
 use super::flow::{DETOUR_BYTES, Flow, Pending};
 use super::leaked::Leaked;
 use super::{GinError, engine};
 use crate::connect::group::{Group, HANDLE_BYTES, Listener, Part};
 use crate::hca::completion::Syndrome;
+use crate::hca::entry::Address;
 use crate::hca::executor::{Action, Local, Operation, Step};
 use crate::hca::keys::{Keys, Kind, Place, Slot};
 use crate::hca::layout::WindowHandle;
+use crate::hca::outbox::Request;
 use crate::host::log::{self, Level};
 use crate::memory::SharedMapping;
 use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, Pinned, vmm};
@@ -34,8 +37,8 @@ const PASS_ENTRIES: usize = 64;
 /// How a region is reached from here.
 #[derive(Debug)]
 pub enum Reach {
-    /// Device addresses, one for each rank.
-    Device(Vec<u64>),
+    /// Device memory: where each rank's part lies, and that rank's key for it.
+    Device(Vec<(u64, u32)>),
     /// Words of shared host memory, one table for each rank; `None`: only the own rank has it.
     Words(Vec<Option<SharedMapping>>),
     /// Nowhere.
@@ -62,7 +65,9 @@ pub struct State {
     regions: Vec<Option<Region>>,
     contexts: Vec<Context>,
     flow: Flow,
+    adds: Adds,
     lost: Vec<bool>,
+    own: usize,
     _slots: Leaked<Slot>,
     _bytes: Leaked<u64>,
 }
@@ -106,6 +111,7 @@ impl Comm {
         let gpu = Arc::new(Gpu::of_thread(library)?);
         let mut group = Group::form(listener, first, rank, ranks, PATIENCE)?;
         let detour = detour(&gpu, &mut group)?;
+        let adds = adds(&gpu, &mut group)?;
         // SAFETY: the owners are the last fields of the state, behind the keys that borrow.
         let (slots, slots_lent) = unsafe { Leaked::lend(vec![Slot::default(); REGIONS_MAX]) };
         // SAFETY: as above.
@@ -115,7 +121,9 @@ impl Comm {
             regions: (0..REGIONS_MAX).map(|_| None).collect(),
             contexts: Vec::new(),
             flow: Flow::new(&gpu, ranks, rank, detour)?,
+            adds,
             lost: vec![false; ranks],
+            own: rank,
             _slots: slots,
             _bytes: bytes,
         };
@@ -189,17 +197,25 @@ impl Comm {
             }
             Err(error) => self.agree(Err(error)),
         }?;
-        let region = self.import(&parts, address);
-        let blank = region.as_ref().map(|_| (&[][..], &[][..]));
-        if let Err(error) = self.agree(blank.map_err(|_| GinError::Rank(self.rank))) {
-            return Err(region.err().unwrap_or(error));
-        }
-        let (region, sizes) = region?;
-        self.publish(region, &sizes)
+        let made = self.import(&parts, address).and_then(|(region, addresses, sizes)| {
+            Ok((region, addresses, self.add(Kind::Window, &sizes)?))
+        });
+        let key = made.as_ref().map(|(_, _, key)| [u64::from(*key)]);
+        let part = key.as_ref().map(|key| (&key[..], &[][..]));
+        let agreed = self.agree(part.map_err(|_| GinError::Rank(self.rank)));
+        let (mut region, addresses, key) = made?;
+        let keys = agreed.and_then(|parts| {
+            let keys = parts.iter().map(|part| words(part).map(|[key]| key as u32));
+            keys.collect::<Option<Vec<_>>>().ok_or(GinError::Rank(self.rank))
+        });
+        let keys = keys.inspect_err(|_| self.deregister(key))?;
+        region.reach = Reach::Device(addresses.into_iter().zip(keys).collect());
+        self.publish(region, key)
     }
 
-    /// Maps every other rank's part.
-    fn import(&self, parts: &[Part], own: u64) -> Result<(Region, Vec<u64>), GinError> {
+    /// Maps every other rank's part: a region that cannot be reached yet, where the parts lie, and
+    /// how long they are.
+    fn import(&self, parts: &[Part], own: u64) -> Result<(Region, Vec<u64>, Vec<u64>), GinError> {
         let (mut addresses, mut sizes, mut imports) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, part) in parts.iter().enumerate() {
             let [bytes, whole, offset] = words(part).ok_or(GinError::Rank(rank))?;
@@ -212,13 +228,12 @@ impl Comm {
             addresses.push(import.start() + offset);
             imports.push(import);
         }
-        let reach = Reach::Device(addresses);
-        Ok((Region { reach, imports, blocks: Vec::new(), pinned: None }, sizes))
+        let region = Region { reach: Reach::Sink, imports, blocks: Vec::new(), pinned: None };
+        Ok((region, addresses, sizes))
     }
 
-    /// Gives a window a key, and the GPU its handle.
-    fn publish(&self, mut region: Region, sizes: &[u64]) -> Result<Window, GinError> {
-        let key = self.add(Kind::Window, sizes)?;
+    /// Gives the GPU the handle of a window.
+    fn publish(&self, mut region: Region, key: u32) -> Result<Window, GinError> {
         let keys: Vec<u8> = (0..self.ranks).flat_map(|_| key.to_le_bytes()).collect();
         let given = DeviceBlock::of(&self.gpu, &keys).and_then(|keys| {
             let handle = WindowHandle::new(keys.start(), key);
@@ -262,7 +277,7 @@ impl Comm {
     fn wait_until_quiet(&self) -> bool {
         let until = Instant::now() + QUIET_PATIENCE;
         loop {
-            if self.state().flow.is_quiet() {
+            if self.state().is_quiet() {
                 return true;
             }
             if Instant::now() >= until {
@@ -313,10 +328,13 @@ impl Comm {
             if core::mem::replace(&mut state.lost[rank], true) {
                 continue;
             }
+            let state = &mut *state;
             for context in &mut state.contexts {
                 context.executor().fail_rank(rank, Syndrome::PeerLost);
             }
-            drop(state);
+            for pending in state.adds.lose(rank) {
+                end(&mut state.contexts, &pending, Err(Syndrome::PeerLost));
+            }
             log::say(
                 Level::Warning,
                 &format!("gin: rank {rank} has ended; what is posted to it fails"),
@@ -352,6 +370,28 @@ fn detour(gpu: &Arc<Gpu>, group: &mut Group) -> Result<Option<Import>, GinError>
     }
 }
 
+/// Every rank gives the others its outbox.
+fn adds(gpu: &Arc<Gpu>, group: &mut Group) -> Result<Adds, GinError> {
+    let outbox = Outbox::new(group.ranks());
+    let descriptors: Vec<_> = outbox.iter().map(Outbox::fd).collect();
+    let parts = group.gather(&[], &descriptors)?;
+    let missing = parts.iter().position(|part| part.descriptors.is_empty());
+    let outbox = outbox?;
+    if let Some(rank) = missing {
+        return Err(GinError::Rank(rank));
+    }
+    let files = parts.into_iter().filter_map(|part| part.descriptors.into_iter().next());
+    Adds::new(gpu, group.rank(), outbox, files.collect())
+}
+
+/// Says what became of an operation, if its context still stands.
+fn end(contexts: &mut [Context], pending: &Pending, outcome: Result<(), Syndrome>) {
+    let of = |context: &&mut Context| context.number() == pending.context;
+    if let Some(context) = contexts.iter_mut().find(of) {
+        context.executor().complete(&pending.operation, outcome);
+    }
+}
+
 fn words<const N: usize>(part: &Part) -> Option<[u64; N]> {
     let mut words = [0; N];
     if part.bytes.len() != N * 8 {
@@ -374,8 +414,14 @@ impl State {
         let mut busy = false;
         while let Some(pending) = self.flow.ended() {
             busy = true;
-            self.end(pending, Ok(()));
+            end(&mut self.contexts, &pending, Ok(()));
         }
+        while let Some((pending, outcome)) = self.adds.ended() {
+            busy = true;
+            end(&mut self.contexts, &pending, outcome);
+        }
+        let State { adds, keys, regions, own, .. } = self;
+        busy |= adds.serve(entered, |request| own_word(keys, regions, *own, request));
         for at in 0..self.contexts.len() {
             for lane in 0..self.contexts[at].executor().lanes().len() {
                 busy |= self.pass_lane(entered, at, lane, now_ns);
@@ -402,23 +448,16 @@ impl State {
     fn begin(&mut self, entered: &Entered<'_>, at: usize, operation: Operation) {
         let pending = Pending { context: self.contexts[at].number(), operation };
         let road = match operation.action {
-            Action::Add { word, value, .. } => {
-                let outcome = self.add(word, value);
-                return self.end(pending, outcome);
-            }
+            Action::Add { word, value, .. } => match self.add(word, value, pending) {
+                Some(outcome) => return end(&mut self.contexts, &pending, outcome),
+                None => return,
+            },
             Action::Write { to, .. } | Action::WriteInline { to, .. } => to.rank,
             Action::Read { from, .. } => from.rank,
         };
         match self.post(entered, at, &operation) {
             Ok(()) => self.flow.note(usize::from(road), pending),
-            Err(syndrome) => self.end(pending, Err(syndrome)),
-        }
-    }
-
-    fn end(&mut self, pending: Pending, outcome: Result<(), Syndrome>) {
-        let of = |context: &&mut Context| context.number() == pending.context;
-        if let Some(context) = self.contexts.iter_mut().find(of) {
-            context.executor().complete(&pending.operation, outcome);
+            Err(syndrome) => end(&mut self.contexts, &pending, Err(syndrome)),
         }
     }
 
@@ -479,27 +518,53 @@ impl State {
     fn address(&self, place: Place) -> Result<u64, Syndrome> {
         match &self.regions[usize::from(place.region)] {
             Some(Region { reach: Reach::Device(addresses), .. }) => {
-                Ok(addresses[usize::from(place.rank)] + place.offset)
+                Ok(addresses[usize::from(place.rank)].0 + place.offset)
             }
             Some(_) | None => Err(Syndrome::RemoteOperation),
         }
     }
 
-    /// Adds to a word that the ranks share.
-    fn add(&self, place: Place, value: u64) -> Result<(), Syndrome> {
-        let Some(Region { reach: Reach::Words(tables), .. }) =
-            &self.regions[usize::from(place.region)]
-        else {
-            return Err(Syndrome::RemoteOperation);
+    /// Adds to a word that the ranks share, or asks the owner of a word of a window; `None`: the
+    /// outcome comes later.
+    fn add(&mut self, place: Place, value: u64, pending: Pending) -> Option<Result<(), Syndrome>> {
+        let rank = usize::from(place.rank);
+        let table = match self.regions[usize::from(place.region)].as_ref().map(|r| &r.reach) {
+            Some(Reach::Words(tables)) => tables[rank].as_ref(),
+            Some(Reach::Device(parts)) => {
+                let request = Request { key: parts[rank].1, offset: place.offset, value };
+                self.adds.ask(rank, pending, request);
+                return None;
+            }
+            Some(Reach::Sink) | None => None,
         };
-        let table = tables[usize::from(place.rank)].as_ref();
-        let table = table.ok_or(Syndrome::RemoteOperation)?;
+        let Some(table) = table else { return Some(Err(Syndrome::RemoteOperation)) };
         // SAFETY: in bounds of the table (`Keys::place`, whose sizes are the tables'), aligned
         // (`Executor`), and only touched as an atomic.
         let word = unsafe { &*table.start().add(place.offset as usize).cast::<AtomicU64>() };
         // pairs with the system-scope acquire of the GPU that waits; what it covers has ended
         word.fetch_add(value, Ordering::Release);
-        Ok(())
+        Some(Ok(()))
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.flow.is_quiet() && self.adds.is_quiet()
+    }
+}
+
+/// Where the own word lies that a peer asks to add to.
+fn own_word(
+    keys: &Keys<'_>,
+    regions: &[Option<Region>],
+    own: usize,
+    request: &Request,
+) -> Result<u64, Syndrome> {
+    let at = Address { key: request.key, offset: request.offset };
+    let place = keys.place(at, 8, own, Syndrome::RemoteAccess)?;
+    match &regions[usize::from(place.region)] {
+        Some(Region { reach: Reach::Device(parts), .. }) if place.offset.is_multiple_of(8) => {
+            Ok(parts[own].0 + place.offset)
+        }
+        Some(_) | None => Err(Syndrome::RemoteAccess),
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! - [`comm`]: the ranks of one communicator, and the memory that they registered
 //! - [`context`]: queues, signals and counters, and the structures that device code reads
+//! - [`adds`]: adds to words of windows, which their owner performs
 //! - [`flow`]: copies under way, and their markers
 //! - [`engine`]: the thread
 //!
@@ -16,6 +17,7 @@
 //!   peer's GPU ◀──── signals (shared words) ◀─────┘
 //! ```
 
+pub mod adds;
 pub mod comm;
 pub mod context;
 pub mod engine;

@@ -15,7 +15,7 @@ const BACKEND_WITH_GETS: c_int = 2;
 
 /// Signals cover all that came before them. Words of windows are no signals yet.
 pub unsafe extern "C" fn get_gin_properties(out: *mut GinPropsV14) -> Rc {
-    let props = GinPropsV14 { strong_signals: true, va_signals: false };
+    let props = GinPropsV14 { strong_signals: true, va_signals: true };
     // SAFETY: NULL, or properties of NCCL's.
     call(|| unsafe { write(out, props) })
 }
