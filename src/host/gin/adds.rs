@@ -1,6 +1,6 @@
 //! Adds to words of windows (NCCL's "VA signals"), which the word's owner performs.
 //!
-//! A rank asks the owner by its [outbox](crate::hca::outbox). The owner's engine takes what all
+//! A rank asks the owner by its [outbox]. The owner's engine takes what all
 //! ranks ask, reads the words into pinned memory, writes the sums by its stream, and answers. It
 //! does one such round at a time, so that no add is lost.
 
