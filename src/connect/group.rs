@@ -6,15 +6,17 @@
 //! and gets those of all ranks. It is a collective call: all ranks make the same calls in the same
 //! order.
 //!
-//! Nothing leaves before the peer's user is ours or root, and its proof is right. The socket's name
-//! tells nothing of the handle's secret.
+//! Nothing leaves before the peer is one that [`Trust`] admits, and has proved that it holds the
+//! handle, and the shared key where there is one. The socket's name tells nothing of the handle's
+//! secret.
 
 extern crate std;
 
 use super::address::node_id;
 use super::key::Key;
-use super::os::{is_readable, random, user};
+use super::os::{is_readable, random};
 use super::socket::{Name, Received, Socket};
+use super::trust::Trust;
 use core::fmt;
 use std::format;
 use std::io::{self, ErrorKind};
@@ -47,8 +49,10 @@ pub enum GroupError {
     Missing(usize),
     /// A rank has ended.
     Ended(usize),
-    /// A process of another user dialled, or none that holds the handle.
+    /// A process of this user dialled, or listens, whose user, handle or key is another.
     Stranger(u32),
+    /// The first rank takes this process for a stranger.
+    Refused,
     /// Ranks make different calls.
     Order(usize),
     /// The kernel refused.
@@ -63,13 +67,17 @@ impl fmt::Display for GroupError {
             GroupError::Missing(rank) => write!(f, "rank {rank} did not come in time"),
             GroupError::Ended(rank) => write!(f, "rank {rank} has ended"),
             GroupError::Stranger(user) => {
-                write!(f, "a process of user {user} did not prove that it holds the handle")
+                write!(f, "a process of user {user} is no rank: {PROOF}")
             }
+            GroupError::Refused => write!(f, "rank 0 takes this process for a stranger: {PROOF}"),
             GroupError::Order(rank) => write!(f, "rank {rank} makes another call than this one"),
             GroupError::System(error) => error.fmt(f),
         }
     }
 }
+
+const PROOF: &str = "ranks are of one user or root (CROSSTIE_ALLOW_UIDS names others), or have the \
+                     same CROSSTIE_KEY_FILE";
 
 impl From<io::Error> for GroupError {
     fn from(error: io::Error) -> GroupError {
@@ -82,6 +90,7 @@ impl From<io::Error> for GroupError {
 pub struct Listener {
     socket: Socket,
     handle: [u8; HANDLE_BYTES],
+    trust: Trust,
 }
 
 /// What a handle says.
@@ -115,8 +124,11 @@ impl Handle {
         Name::abstract_of(name.as_bytes()).expect("a short name")
     }
 
-    fn key(&self) -> Key {
-        Key::new(&self.secret.to_le_bytes()).expect("sixteen bytes are a key")
+    /// What a rank proves to have: the handle, and the shared key where there is one.
+    fn key(&self, trust: &Trust) -> Key {
+        let secret = self.secret.to_le_bytes();
+        let shared = trust.key.as_ref().map(|key| key.sign(&[b"crosstie group key 1", &secret]));
+        Key::new(shared.as_ref().map_or(&secret[..], |it| it)).expect("sixteen bytes are a key")
     }
 }
 
@@ -126,11 +138,11 @@ pub fn secret() -> Result<u128, GroupError> {
 }
 
 impl Listener {
-    /// Listens under a name that nobody else has.
-    pub fn new() -> Result<Listener, GroupError> {
+    /// Listens under a name that nobody else has, for processes that `trust` admits.
+    pub fn new(trust: Trust) -> Result<Listener, GroupError> {
         let handle = Handle { node: node_id()?, name: random()?, secret: random()? };
         let socket = Socket::listen(&handle.socket())?;
-        Ok(Listener { socket, handle: handle.write() })
+        Ok(Listener { socket, handle: handle.write(), trust })
     }
 
     /// What the other ranks need, carried by whoever starts them.
@@ -178,8 +190,8 @@ impl Group {
         }
         let until = Instant::now() + patience;
         let sockets = match rank {
-            0 => accept_all(&listener.socket, &handle, ranks, until)?,
-            _ => Vec::from([dial(&handle, rank, until)?]),
+            0 => accept_all(listener, &handle, ranks, until)?,
+            _ => Vec::from([dial(&handle, &listener.trust, rank, until)?]),
         };
         let lives = Vec::new();
         let mut group = Group { rank, ranks, sockets, lives, round: 0, patience };
@@ -344,17 +356,17 @@ fn proof(key: &Key, side: &[u8], challenge: u128, rank: u64) -> [u8; 32] {
     key.sign(&[b"crosstie group 1", side, &challenge.to_le_bytes(), &rank.to_le_bytes()])
 }
 
-/// Refuses processes of other users, before anything is said.
-fn of_our_user(socket: &Socket) -> Result<u32, GroupError> {
+/// Refuses processes of users that may not take part, before anything is said.
+fn user_of(socket: &Socket, trust: &Trust) -> Result<u32, GroupError> {
     let theirs = socket.credentials()?.uid;
-    match theirs == user() || theirs == 0 {
+    match trust.admits(theirs) {
         true => Ok(theirs),
         false => Err(GroupError::Stranger(theirs)),
     }
 }
 
 /// Dials the hub, and answers its challenge. The listener may not listen yet.
-fn dial(handle: &Handle, rank: usize, until: Instant) -> Result<Socket, GroupError> {
+fn dial(handle: &Handle, trust: &Trust, rank: usize, until: Instant) -> Result<Socket, GroupError> {
     let socket = loop {
         match Socket::connect(&handle.socket()) {
             Ok(socket) => break socket,
@@ -367,10 +379,15 @@ fn dial(handle: &Handle, rank: usize, until: Instant) -> Result<Socket, GroupErr
             Err(error) => return Err(GroupError::System(error)),
         }
     };
-    let user = of_our_user(&socket)?;
-    let key = handle.key();
+    let user = user_of(&socket, trust)?;
+    let key = handle.key(trust);
+    let hears = |into: &mut [u8]| match receive(&socket, into, 0, until) {
+        // it hangs up on strangers, and tells them nothing
+        Err(GroupError::Ended(_)) => Err(GroupError::Refused),
+        heard => heard,
+    };
     let mut challenge = [0; 16];
-    let got = receive(&socket, &mut challenge, 0, until)?;
+    let got = hears(&mut challenge)?;
     if got.length != challenge.len() {
         return Err(GroupError::Stranger(user));
     }
@@ -380,7 +397,7 @@ fn dial(handle: &Handle, rank: usize, until: Instant) -> Result<Socket, GroupErr
     answer.extend_from_slice(&(rank as u64).to_le_bytes());
     socket.send(&answer, &[])?;
     let mut reply = [0; 32];
-    let got = receive(&socket, &mut reply, 0, until)?;
+    let got = hears(&mut reply)?;
     let right = proof(&key, b"listens", own, rank as u64);
     match got.length == reply.len() && same(&reply, &right) {
         true => Ok(socket),
@@ -388,26 +405,29 @@ fn dial(handle: &Handle, rank: usize, until: Instant) -> Result<Socket, GroupErr
     }
 }
 
-/// Takes one rank after the other, until all have come. Strangers are dropped, and change nothing.
+/// Takes one rank after the other, until all have come. Strangers are dropped, and change nothing;
+/// who waits in vain hears of the last one.
 fn accept_all(
-    listener: &Socket,
+    listener: &Listener,
     handle: &Handle,
     ranks: usize,
     until: Instant,
 ) -> Result<Vec<Socket>, GroupError> {
     let mut places: Vec<Option<Socket>> = (1..ranks).map(|_| None).collect();
+    let mut stranger = None;
     while let Some(missing) = places.iter().position(Option::is_none) {
-        match listener.accept() {
-            Ok(socket) => {
-                if let Ok((rank, socket)) = admit(socket, handle, ranks, until)
-                    && places[rank - 1].is_none()
-                {
+        match listener.socket.accept() {
+            Ok(socket) => match admit(socket, handle, &listener.trust, ranks, until) {
+                Ok((rank, socket)) if places[rank - 1].is_none() => {
                     places[rank - 1] = Some(socket);
                 }
-            }
+                Err(GroupError::Stranger(user)) => stranger = Some(user),
+                Ok(_) | Err(_) => {}
+            },
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if Instant::now() >= until {
-                    return Err(GroupError::Missing(missing + 1));
+                    let missing = GroupError::Missing(missing + 1);
+                    return Err(stranger.map_or(missing, GroupError::Stranger));
                 }
                 sleep(LOOK);
             }
@@ -423,12 +443,13 @@ const PROOF_PATIENCE: Duration = Duration::from_secs(5);
 fn admit(
     socket: Socket,
     handle: &Handle,
+    trust: &Trust,
     ranks: usize,
     until: Instant,
 ) -> Result<(usize, Socket), GroupError> {
-    let user = of_our_user(&socket)?;
+    let user = user_of(&socket, trust)?;
     let until = until.min(Instant::now() + PROOF_PATIENCE);
-    let key = handle.key();
+    let key = handle.key(trust);
     let challenge = random()?;
     socket.send(&challenge.to_le_bytes(), &[])?;
     let mut answer = [0; 56];
@@ -447,4 +468,69 @@ fn admit(
 /// Compares in a time that tells nothing of where they differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |bits, (a, b)| bits | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::os::user;
+    use crate::connect::trust::Users;
+    use std::thread::{scope, spawn};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn keyed(byte: u8) -> Trust {
+        Trust::new(Some(Key::new(&[byte; 32]).unwrap()), Users::default())
+    }
+
+    fn plain() -> Trust {
+        Trust::new(None, Users::default())
+    }
+
+    /// What becomes of a rank 1 of two that has `trust`.
+    fn joins(trust: Trust, first: &[u8; HANDLE_BYTES]) -> Result<Group, GroupError> {
+        Group::form(&Listener::new(trust).unwrap(), first, 1, 2, PATIENCE)
+    }
+
+    #[test]
+    fn ranks_without_the_same_key_are_refused_and_change_nothing() {
+        for (ours, theirs) in [(keyed(1), keyed(2)), (keyed(1), plain()), (plain(), keyed(1))] {
+            let listener = Listener::new(ours.clone()).unwrap();
+            let first = *listener.handle();
+            scope(|scope| {
+                let hub = scope.spawn(|| Group::form(&listener, &first, 0, 2, PATIENCE));
+                assert!(matches!(joins(theirs, &first), Err(GroupError::Refused)));
+                let rank = scope.spawn(|| {
+                    let mut group = joins(ours.clone(), &first)?;
+                    group.gather(b"here", &[])
+                });
+                let parts = hub.join().unwrap().unwrap().gather(b"there", &[]).unwrap();
+                assert_eq!(
+                    (&parts[0].bytes[..], &parts[1].bytes[..]),
+                    (&b"there"[..], &b"here"[..])
+                );
+                assert_eq!(rank.join().unwrap().unwrap().len(), 2);
+            });
+        }
+    }
+
+    #[test]
+    fn rank_of_a_user_that_is_not_admitted_is_refused_and_without_a_key_alone() {
+        // the number of unknown users is never let in, whoever has it
+        let strict = |mut trust: Trust| {
+            trust.overflow = user();
+            trust
+        };
+        let listener = Listener::new(strict(plain())).unwrap();
+        let first = *listener.handle();
+        // ends with the test's process, if the stranger was not counted
+        spawn(move || Group::form(&listener, &first, 0, 2, PATIENCE));
+        assert!(matches!(joins(plain(), &first), Err(GroupError::Refused)));
+
+        let listener = Listener::new(strict(keyed(1))).unwrap();
+        let first = *listener.handle();
+        let hub = spawn(move || Group::form(&listener, &first, 0, 2, PATIENCE));
+        joins(keyed(1), &first).unwrap();
+        hub.join().unwrap().unwrap();
+    }
 }

@@ -89,6 +89,7 @@ mod stream;
 mod streams;
 mod table;
 mod teardown;
+pub mod text_door;
 mod together;
 mod tried;
 mod trust;

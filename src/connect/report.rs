@@ -195,7 +195,7 @@ pub struct ReportEntry {
 /// ended, or closed its endpoint, meanwhile; `ConnectionAborted`: it stands, and has hung up;
 /// `PermissionDenied`: it is another user's; `TimedOut`: it does not answer.
 pub fn reports(pid: u32, patience: Duration) -> io::Result<Vec<Vec<ReportEntry>>> {
-    let names = doors(pid)?;
+    let names = doors(NAME, pid)?;
     if names.is_empty() {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -216,9 +216,9 @@ pub fn reports(pid: u32, patience: Duration) -> io::Result<Vec<Vec<ReportEntry>>
     }
 }
 
-/// The names of the doors of a process.
-fn doors(pid: u32) -> io::Result<Vec<String>> {
-    let prefix = std::format!("@{NAME}-{pid}-");
+/// The names of the sockets of a process that begin with `prefix` and its id.
+pub(super) fn doors(prefix: &str, pid: u32) -> io::Result<Vec<String>> {
+    let prefix = std::format!("@{prefix}-{pid}-");
     // of other programs' names not all are text
     let sockets = fs::read("/proc/net/unix")?;
     let sockets = String::from_utf8_lossy(&sockets);
@@ -242,7 +242,7 @@ fn hung_up(pid: u32, name: &String, error: io::Error) -> io::Error {
     if !broken && error.kind() != io::ErrorKind::ConnectionRefused {
         return error;
     }
-    match doors(pid).is_ok_and(|names| names.contains(name)) {
+    match doors(NAME, pid).is_ok_and(|names| names.contains(name)) {
         true if broken => io::ErrorKind::ConnectionAborted.into(),
         true => error,
         false => io::ErrorKind::UnexpectedEof.into(),

@@ -52,7 +52,7 @@ pub struct Trust {
     /// Without a key: users whose processes may be peers on this host.
     users: Users,
     /// What the kernel calls all users that our namespace does not know.
-    overflow: u32,
+    pub(super) overflow: u32,
     /// Which refusal of a user was said last.
     said: Option<UserCause>,
 }
@@ -66,7 +66,7 @@ impl Trust {
     /// Whether a process of this host may be a peer, as far as its user says. Where there is a key,
     /// the key says it. The number that stands for unknown users is never one of ours, whatever
     /// number we have.
-    fn admits(&self, user: u32) -> bool {
+    pub(super) fn admits(&self, user: u32) -> bool {
         let known = user == ROOT || user == os::user() || self.users.named().contains(&user);
         self.key.is_some() || (user != self.overflow && known)
     }

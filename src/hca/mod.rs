@@ -9,6 +9,7 @@
 //! - [`keys`]: memory keys with bounds and generations
 //! - [`queue`]: one send queue with its completion queue
 //! - [`executor`]: the queues of one owner, and the edges between them
+//! - [`stuck`]: why an entry has no completion yet
 //! - [`outbox`]: adds to words of device memory, which their owner performs
 //! - [`layout`]: the structures that device code reads
 //! - `fake_gpu`: writes entries as device code does, for tests
@@ -26,6 +27,7 @@ pub mod keys;
 pub mod layout;
 pub mod outbox;
 pub mod queue;
+pub mod stuck;
 
 /// Bytes of a work queue entry, and of a completion queue entry.
 pub const ENTRY_BYTES: usize = 64;

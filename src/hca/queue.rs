@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::completion::{self, Syndrome};
-use super::entry::{self, Entry, Malformed, Slot};
+use super::entry::{self, Entry, Malformed, Slot, Work};
 use super::{DEPTH_MAX, ENTRY_WORDS};
 use crate::base::bitset::{self, BitSet};
 use crate::base::sync::{AtomicU64, Ordering, fence};
@@ -217,6 +217,21 @@ impl<'m> Queue<'m> {
         }
     }
 
+    /// What the next entry does, if it was announced and has come whole and makes sense. Changes
+    /// nothing.
+    pub fn peek(&self) -> Option<Work> {
+        let words = self.slot(self.counts.taken);
+        match entry::inspect(&words, self.number, self.counts.taken, self.pattern) {
+            Slot::Filled { .. } => entry::decode(&words).ok().map(|entry| entry.work),
+            Slot::Empty => None,
+        }
+    }
+
+    /// The class of an entry in flight.
+    pub fn class_of(&self, index: u64) -> Class {
+        self.classes[(index % self.depth()) as usize]
+    }
+
     fn has_waited(&mut self, now_ns: u64) -> bool {
         let since = *self.unsettled_since.get_or_insert(now_ns);
         now_ns.saturating_sub(since) >= SETTLE_NS
@@ -263,7 +278,7 @@ impl<'m> Queue<'m> {
 
     /// The operation of `index` has ended: its bytes are where they belong, or it failed.
     pub fn complete(&mut self, index: u64, outcome: Result<(), Syndrome>) {
-        let class = self.classes[(index % self.depth()) as usize];
+        let class = self.class_of(index);
         *self.flying(class) -= 1;
         if let Err(syndrome) = outcome {
             self.fail(index, syndrome);

@@ -18,6 +18,7 @@ mod link_memory;
 pub mod log;
 mod lost;
 mod machine;
+pub mod mistyped;
 mod network;
 mod news;
 pub mod options;

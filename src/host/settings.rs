@@ -6,6 +6,7 @@ extern crate std;
 use super::device::Rails;
 use super::error::OpenError;
 use super::log::{self, Level, say, say_once};
+use super::mistyped::report_of;
 use super::options::Options;
 pub use super::values::Wrong;
 use super::values::{Reader, cpus, interfaces, log_level, node_id, rails, required, users};
@@ -88,6 +89,12 @@ pub const SETTINGS: &[Setting] = &[
         default: "1 where no mlx5 or EFA device is present, else 0",
         unit: "0 or 1",
         effect: "whether the NCCL plugin runs GPU-initiated operations without a NIC",
+    },
+    Setting {
+        name: "CROSSTIE_GIN_CPUS",
+        default: "those of the thread that connects",
+        unit: "numbers, with commas between them",
+        effect: "the CPUs that the thread of these operations runs on",
     },
     Setting {
         name: "CROSSTIE_CONNECT_TIMEOUT_MS",
@@ -244,6 +251,8 @@ pub struct Environment {
     pub checksum: bool,
     /// Whether the plugin offers GPU-initiated operations; `None`: the machine decides.
     pub gin: Option<bool>,
+    /// The CPUs of their thread; empty: it inherits those of the thread that connects.
+    pub gin_cpus: CpuSet,
     /// Where path sockets lie.
     pub shm_dir: PathBuf,
     /// Which rails the user allows.
@@ -292,6 +301,7 @@ impl Default for Environment {
             kernel_copy: true,
             checksum: false,
             gin: None,
+            gin_cpus: CpuSet::EMPTY,
             shm_dir: PathBuf::from("/dev/shm"),
             rails: Rails::ALL,
             required: Rails::NONE,
@@ -345,7 +355,7 @@ pub fn apply(options: &mut Options) -> Result<Environment, OpenError> {
     let all = options.variables.unwrap_or_else(Variables::of_process);
     let (environment, level, wrong) = read(all, options);
     log::level_set(level);
-    unknown_report_of(all);
+    report_of(all);
     wrong.iter().for_each(|it| say(Level::Error, &it.to_string()));
     if let Some(first) = wrong.first() {
         return Err(OpenError::Setting(first.name));
@@ -434,6 +444,7 @@ fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     let all = reader.all;
     Environment {
         gin: gin.map(|n| n != 0),
+        gin_cpus: reader.understood("CROSSTIE_GIN_CPUS", cpus).unwrap_or(default.gin_cpus),
         kernel_copy: kernel_copy.map_or(default.kernel_copy, |n| n != 0),
         checksum: checksum.map_or(default.checksum, |n| n != 0),
         shm_dir: shm_dir(reader).unwrap_or(default.shm_dir),
@@ -547,69 +558,3 @@ const PEER_TIMEOUT_MS: RangeInclusive<u64> = 100..=86_400_000;
 
 /// From never to a day.
 const STALL_MS: RangeInclusive<u64> = 0..=86_400_000;
-
-/// Says which variables look like ours and are not.
-#[cfg(feature = "tool")]
-pub(crate) fn unknown_report() {
-    unknown_report_of(Variables::of_process());
-}
-
-fn unknown_report_of(all: &Variables) {
-    for (name, _) in all.iter() {
-        let Some(name) = name.to_str() else { continue };
-        if let Some(sentence) = unknown_sentence(name) {
-            say_once(Level::Warning, &sentence);
-        }
-    }
-}
-
-/// Edits that a mistyped name has at most: more make another word.
-const NEAREST_MAX: usize = 5;
-
-/// What to say of a variable that looks like ours and is not.
-pub fn unknown_sentence(name: &str) -> Option<String> {
-    if !name.starts_with("CROSSTIE_") || all().any(|setting| setting.name == name) {
-        return None;
-    }
-    let far = |setting: &Setting| distance(setting.name, name);
-    let nearest = all().min_by_key(far).filter(|near| far(near) <= NEAREST_MAX);
-    // who wrote only the beginning meant that one, however much is missing
-    let begun = name.len() > "CROSSTIE_".len() + 2;
-    let whole = all().find(|setting| begun && setting.name.starts_with(name));
-    let nearest = whole.or(nearest);
-    let hint = nearest.map(|near| format!("; the nearest is {}", near.name)).unwrap_or_default();
-    Some(format!("{name} is not a variable of crosstie{hint}"))
-}
-
-/// Edits between two words (Levenshtein).
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let b = b.as_bytes();
-    let mut row: std::vec::Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.to_string().bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unknown_variable_is_reported_with_the_nearest_name() {
-        let sentence = unknown_sentence("CROSSTIE_EGER_BYTE").unwrap();
-        assert!(sentence.contains("CROSSTIE_EAGER_BYTES"), "{sentence}");
-        let begun = unknown_sentence("CROSSTIE_IB_QP").unwrap();
-        assert!(begun.ends_with("the nearest is CROSSTIE_IB_QPS_PER_CONNECTION"), "{begun}");
-        let far = unknown_sentence("CROSSTIE_FAVOURITE_COLOUR").unwrap();
-        assert!(!far.contains("nearest"), "{far}");
-        assert_eq!(unknown_sentence("CROSSTIE_HEAP_BYTES"), None);
-        assert_eq!(unknown_sentence("PATH"), None);
-    }
-}

@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::Failure;
-use crate::host::settings::distance;
+use crate::host::mistyped::distance;
 use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;

@@ -16,8 +16,9 @@ use crate::diagnose::kernel::{self, ResourceLimit, Yama};
 use crate::fabric::Syscalls;
 use crate::host::device::{DEVICES, Rails, properties};
 use crate::host::log::{self, Level};
+use crate::host::mistyped;
 use crate::host::owned::Owned;
-use crate::host::settings::{self, environment, unknown_sentence};
+use crate::host::settings::{self, environment};
 use crate::host::{DeviceKind, Options};
 use crate::memory::Variables;
 use crate::memory::{heap, kernel_copy, probe, wake};
@@ -408,7 +409,7 @@ fn variables() -> Section {
     let mut lines = Vec::new();
     for (name, value) in Variables::of_process().iter() {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-        if let Some(sentence) = unknown_sentence(&name) {
+        if let Some(sentence) = mistyped::sentence(&name) {
             lines.push(line(&name, format!("unknown: {sentence}")));
         } else if let Some(setting) = settings::all().find(|setting| setting.name == name) {
             let text = match (refused(&name).or_else(|| ignored(&name)), capped(&name)) {

@@ -13,7 +13,8 @@ use crate::connect::interfaces::{
 };
 use crate::connect::routed::{leads_by_its_own, source};
 use crate::host::device::Rails;
-use crate::host::settings::{Environment, environment, unknown_report};
+use crate::host::mistyped;
+use crate::host::settings::{Environment, environment};
 use crate::memory::Variables;
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
 use core::fmt;
@@ -235,7 +236,7 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     let mut asked = Asked::find(text)?;
     // before other variables are read, since it reads how much is to be said
     let refused = refusal();
-    unknown_report();
+    mistyped::report();
     let settings = environment();
     let choice = settings.socket_ifname.clone().unwrap_or_default();
     let used = local_addresses(&choice);

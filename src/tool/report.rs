@@ -4,14 +4,17 @@
 extern crate std;
 
 use super::{Failure, write_out};
+use crate::connect::text_door::texts;
 use crate::connect::{ReportEntry, reports};
 use crate::diagnose::stall::Answer;
+use crate::host::gin::report::DOOR;
 use crate::host::stall::describe;
 use crate::wire::status::STATUS_FRESH;
 use core::fmt::Write;
 use std::io::ErrorKind;
 use std::string::{String, ToString};
 use std::time::Duration;
+use std::vec::Vec;
 
 /// How long data threads and peers get to say how they stand.
 const PATIENCE: Duration = Duration::from_millis(1_000);
@@ -33,7 +36,13 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         [pid] => pid.parse::<u32>().map_err(|_| std::format!("`{pid}` is no process id"))?,
         _ => return Err(std::format!("one process id is expected\n\n{USAGE}")),
     };
-    let endpoints = reports(pid, PATIENCE).map_err(|error| match error.kind() {
+    let queues = texts(DOOR, pid, PATIENCE).map_err(|error| std::format!("process {pid}: {error}"));
+    let queues = queues?;
+    let endpoints = reports(pid, PATIENCE).or_else(|error| match error.kind() {
+        ErrorKind::NotFound if !queues.is_empty() => Ok(Vec::new()),
+        _ => Err(error),
+    });
+    let endpoints = endpoints.map_err(|error| match error.kind() {
         ErrorKind::NotFound if !is_there(pid) => std::format!("there is no process {pid}"),
         ErrorKind::NotFound => {
             std::format!(
@@ -63,6 +72,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             entry_write(entry, &mut out).map_err(|error| error.to_string())?;
         }
     }
+    queues.iter().for_each(|line| {
+        let _ = writeln!(out, "{line}");
+    });
     write_out(&out)
 }
 

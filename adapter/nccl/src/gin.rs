@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use core::ptr::without_provenance_mut;
 use crosstie::connect::group::{HANDLE_BYTES, Listener};
 use crosstie::host::gin::comm::Window;
-use crosstie::host::gin::{Comm, Config, Engine, GinError, nic_of_nccl_gpu};
+use crosstie::host::gin::{self, Comm, Config, Engine, GinError, nic_of_nccl_gpu};
 use crosstie::host::settings;
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
@@ -129,14 +129,18 @@ fn fault(what: &str, error: &GinError) -> Fault {
     match error {
         GinError::Driver(_) | GinError::Cuda(_) | GinError::System(_) => Fault::System,
         GinError::Group(_) | GinError::Rank(_) => Fault::Remote,
-        GinError::NotExportable(_) | GinError::Argument(_) => Fault::Argument,
+        GinError::NotExportable(_)
+        | GinError::Argument(_)
+        | GinError::Key(_)
+        | GinError::Pin(_) => Fault::Argument,
         GinError::Full => Fault::Internal,
     }
 }
 
 /// Opens a listener; its handle is [`HANDLE_BYTES`] long.
 pub fn listen() -> Result<Box<Listener>, Fault> {
-    Listener::new().map(Box::new).map_err(|error| fault("listen", &error.into()))
+    let made = gin::listen(&settings::environment());
+    made.map(Box::new).map_err(|error| fault("listen", &error))
 }
 
 /// Brings the ranks together by the first one's handle.
@@ -150,7 +154,8 @@ pub fn connect(
     let comm = Arc::new(made.map_err(|error| fault("connect", &error))?);
     let mut engine = ENGINE.get().lock().unwrap_or_else(PoisonError::into_inner);
     if engine.is_none() {
-        *engine = Some(Engine::start().map_err(|error| fault("thread", &error))?);
+        let started = Engine::start(&settings::environment());
+        *engine = Some(started.map_err(|error| fault("thread", &error))?);
     }
     engine.iter().for_each(|engine| engine.add(comm.clone()));
     Ok(Box::new(Coll(comm)))

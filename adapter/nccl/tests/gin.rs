@@ -2,6 +2,9 @@
 //! (`cuda_double/cuda.c`). A fake GPU writes the queue entries of each rank, at the addresses that
 //! the plugin tells device code.
 
+#[path = "gin/thread.rs"]
+mod thread;
+
 use crosstie::hca::entry::{Address, Segment, Work};
 use crosstie::hca::fake_gpu::FakeQueue;
 use crosstie_nccl::abi::gin::{ConfigV13, ConfigV14};

@@ -230,6 +230,30 @@ fn a_wait_for_what_failed_is_flushed_and_its_counter_never_added() {
 }
 
 #[test]
+fn a_report_says_what_the_oldest_open_entry_waits_for() {
+    use crate::hca::stuck::Why;
+    with_bench(|bench| {
+        assert_eq!(bench.executor.stuck(0), None);
+        let write = bench.write();
+        bench.gpu[MAIN].post(&write);
+        assert_eq!(bench.executor.stuck(0), None, "the doorbell was not looked at");
+        let operation = bench.operation(0);
+        let why = |bench: &Bench<'_, '_>, at: usize| bench.executor.stuck(at).map(|it| it.why);
+        assert_eq!(why(bench, 0), Some(Why::UnderWay(Class::Write)));
+        let queue = bench.gpu[MAIN].number();
+        bench.gpu[COMPANION].post(&Work::Wait { queue, index: 0 });
+        assert_eq!(bench.step(1), Step::Blocked);
+        assert_eq!(why(bench, 1), Some(Why::Waits { queue, index: 0, completed: 0 }));
+        bench.executor.complete(&operation, Ok(()));
+        assert_eq!(bench.step(1), Step::Ended);
+        assert_eq!((why(bench, 0), why(bench, 1)), (None, None));
+        bench.gpu[MAIN].doorbell().store(2, Ordering::Release);
+        assert_eq!(bench.step(0), Step::Blocked);
+        assert_eq!(why(bench, 0), Some(Why::NotWritten));
+    });
+}
+
+#[test]
 fn a_bad_entry_fails_its_queue_alone_after_what_was_before_it() {
     with_bench(|bench| {
         let good = bench.write();

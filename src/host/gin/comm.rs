@@ -4,9 +4,10 @@ extern crate std;
 
 use super::adds::{Adds, Outbox};
 use super::context::{Config, Context};
+use super::engine::Times;
 use super::flow::{DETOUR_BYTES, Flow, Pending};
 use super::leaked::Leaked;
-use super::{GinError, engine};
+use super::{GinError, engine, report};
 use crate::connect::group::{Group, HANDLE_BYTES, Listener, Part};
 use crate::hca::completion::Syndrome;
 use crate::hca::entry::Address;
@@ -19,6 +20,7 @@ use crate::memory::SharedMapping;
 use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, Pinned, vmm};
 use std::format;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::string::String;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -340,6 +342,27 @@ impl Comm {
                 &format!("gin: rank {rank} has ended; what is posted to it fails"),
             );
         }
+    }
+
+    /// Says once of each entry that it has stood for too long.
+    pub fn look_for_stalls(&self, times: &Times) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |context| report::stalls(context, self.ranks, times);
+        let all: Vec<_> = state.contexts.iter_mut().flat_map(of).collect();
+        drop(state);
+        for sentence in all {
+            log::say(Level::Warning, &format!("gin: stalled: rank {}, {sentence}", self.rank));
+        }
+    }
+
+    /// How all queues stand, a line for each that does not rest.
+    pub fn report(&self, times: &Times) -> String {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost: Vec<_> = (0..self.ranks).filter(|rank| state.lost[*rank]).collect();
+        let ended = if lost.is_empty() { "".into() } else { format!(", ended: {lost:?}") };
+        let head = format!("GPU-initiated: rank {} of {}{ended}\n", self.rank, self.ranks);
+        let of = |context| report::lines(context, self.ranks, times);
+        state.contexts.iter_mut().map(of).fold(head, |text, more| text + &more)
     }
 
     /// One pass over all queues: whether anything was done.

@@ -5,6 +5,7 @@ extern crate std;
 use super::GinError;
 use super::comm::{Comm, Reach, Region, bytes_of};
 use super::leaked::Leaked;
+use super::report::Watch;
 use crate::base::bitset;
 use crate::connect::group::secret;
 use crate::hca::executor::{Executor, Lane, Operation};
@@ -64,6 +65,7 @@ pub struct Config {
 pub struct Context {
     number: u64,
     executor: Executor<'static, 'static>,
+    watch: Watch,
     _lanes: Leaked<Lane<'static>>,
     _ended: Leaked<u64>,
     _classes: Leaked<Class>,
@@ -197,6 +199,7 @@ impl Context {
         Ok(Context {
             number,
             executor: Executor::new(lanes, comm.ranks().0),
+            watch: Watch::new(plan.lanes),
             _lanes: lane_owner,
             _ended: ended_owner,
             _classes: class_owner,
@@ -224,6 +227,10 @@ impl Context {
 
     pub(super) fn executor(&mut self) -> &mut Executor<'static, 'static> {
         &mut self.executor
+    }
+
+    pub(super) fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
     }
 
     pub(super) fn has_failed(&self) -> bool {

@@ -5,8 +5,11 @@
 
 extern crate std;
 
+use super::report::DOOR;
 use super::{Comm, GinError};
-use crate::memory::threads;
+use crate::connect::text_door::TextDoor;
+use crate::host::settings::Environment;
+use crate::memory::{thread_pin, threads};
 use core::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,12 +42,19 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts it.
-    pub fn start() -> Result<Engine, GinError> {
+    /// Starts it on the CPUs that the settings name, else on those of the calling thread.
+    ///
+    /// *Errors*: [`GinError::Pin`], [`GinError::System`].
+    pub fn start(settings: &Environment) -> Result<Engine, GinError> {
         let shared = Arc::new(Shared::default());
         let of_thread = shared.clone();
-        let thread = threads::start(NAME, move || run(&of_thread))?;
-        Ok(Engine { shared, thread: Some(thread) })
+        let stall_ns = settings.stall.0;
+        let thread = threads::start(NAME, move || run(&of_thread, stall_ns))?;
+        let engine = Engine { shared, thread: Some(thread) };
+        if let (false, Some(thread)) = (settings.gin_cpus.is_empty(), &engine.thread) {
+            thread_pin(thread, &settings.gin_cpus).map_err(GinError::Pin)?;
+        }
+        Ok(engine)
     }
 
     /// Executes what `comm` queues, from now on.
@@ -75,7 +85,28 @@ impl Drop for Engine {
     }
 }
 
-fn run(shared: &Shared) {
+/// Times of the thread's clock, for what is told of queues.
+#[derive(Copy, Clone, Debug)]
+pub struct Times {
+    /// Now.
+    pub now_ns: u64,
+    /// How long an entry may stay open before that is said; 0: for ever.
+    pub stall_ns: u64,
+}
+
+/// Looks for ranks that have ended and for queues that stand, and tells who asks.
+fn look_after(comms: &[Arc<Comm>], door: Option<&TextDoor>, times: &Times) {
+    for comm in comms {
+        comm.look_for_ends();
+        comm.look_for_stalls(times);
+    }
+    let text = || comms.iter().map(|comm| comm.report(times)).collect();
+    door.iter().for_each(|door| door.answer(text));
+}
+
+fn run(shared: &Shared, stall_ns: u64) {
+    // who cannot be asked works
+    let door = TextDoor::open(DOOR).ok();
     let mut comms: Vec<Arc<Comm>> = Vec::new();
     let mut seen = 0;
     let start = Instant::now();
@@ -88,14 +119,15 @@ fn run(shared: &Shared) {
             comms.clone_from(&shared.comms.lock().unwrap_or_else(PoisonError::into_inner));
         }
         let now = Instant::now();
+        let now_ns = now.duration_since(start).as_nanos() as u64;
         let mut busy = false;
         for comm in &comms {
             let Ok(entered) = comm.gpu().enter() else { continue };
-            busy |= comm.pass(&entered, now.duration_since(start).as_nanos() as u64);
+            busy |= comm.pass(&entered, now_ns);
         }
         if now.duration_since(looked) >= ENDS {
             looked = now;
-            comms.iter().for_each(|comm| comm.look_for_ends());
+            look_after(&comms, door.as_ref(), &Times { now_ns, stall_ns });
         }
         match now.duration_since(worked) {
             _ if busy => worked = now,

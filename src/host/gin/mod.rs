@@ -9,6 +9,7 @@
 //! - [`adds`]: adds to words of windows, which their owner performs
 //! - [`flow`]: copies under way, and their markers
 //! - [`engine`]: the thread
+//! - [`report`]: what queues wait for
 //!
 //! ```text
 //!   GPU kernel ──entries, doorbell──▶ rings ──▶ engine ──copies──▶ memory of the peer's GPU
@@ -23,12 +24,16 @@ pub mod context;
 pub mod engine;
 pub mod flow;
 mod leaked;
+pub mod report;
 
 extern crate std;
 
-use crate::connect::group::GroupError;
-use crate::memory::Errno;
+use super::settings::Environment;
+use crate::connect::Trust;
+use crate::connect::group::{GroupError, Listener};
+use crate::connect::key::{Key, KeyError};
 use crate::memory::cuda::{CudaError, LoadError};
+use crate::memory::{Errno, PinError};
 use core::fmt;
 use std::path::Path;
 
@@ -45,6 +50,10 @@ pub enum GinError {
     Cuda(CudaError),
     /// The ranks do not come together.
     Group(GroupError),
+    /// The shared key cannot be had.
+    Key(KeyError),
+    /// The thread cannot run where `CROSSTIE_GIN_CPUS` says.
+    Pin(PinError),
     /// The kernel refused.
     System(Errno),
     /// The memory has no exportable handle.
@@ -63,7 +72,13 @@ impl fmt::Display for GinError {
             GinError::Driver(error) => error.fmt(f),
             GinError::Cuda(error) => error.fmt(f),
             GinError::Group(error) => error.fmt(f),
-            GinError::System(error) => error.fmt(f),
+            GinError::Key(error) => error.fmt(f),
+            GinError::Pin(PinError::Cpu(cpu)) => write!(
+                f,
+                "CROSSTIE_GIN_CPUS names CPU {cpu}, which this host does not have or the cpuset \
+                 forbids"
+            ),
+            GinError::Pin(PinError::System(error)) | GinError::System(error) => error.fmt(f),
             GinError::NotExportable(error) => write!(
                 f,
                 "this memory has no handle for other processes ({error}); allocate it by \
@@ -92,6 +107,15 @@ impl From<Errno> for GinError {
     fn from(error: Errno) -> GinError {
         GinError::System(error)
     }
+}
+
+/// Opens a listener for ranks that the settings admit: of this user, root, or users that
+/// `CROSSTIE_ALLOW_UIDS` names, or with the key of `CROSSTIE_KEY_FILE`.
+///
+/// *Errors*: [`GinError::Key`], [`GinError::Group`].
+pub fn listen(environment: &Environment) -> Result<Listener, GinError> {
+    let key = environment.key_file.as_deref().map(Key::read).transpose().map_err(GinError::Key)?;
+    Ok(Listener::new(Trust::new(key, environment.users))?)
 }
 
 /// Whether a NIC of this host runs NCCL's own GPU-initiated backend: its driver is mlx5's or EFA's.
