@@ -1,10 +1,10 @@
 //! The structures that NCCL's device code reads, in the layouts of its releases.
 //!
 //! The plugin fills them and copies them to device memory. Pointers are device addresses. Every
-//! offset is asserted against the public headers' numbers.
+//! offset is asserted below, and `tests/hca_headers.rs` compares each field with the headers.
 //!
-//! *Source*: `doca_gpunetio_verbs_dev.h` and `gin_gdaki_device_host_common.h` of NCCL 2.28.7 to
-//! 2.30.7.
+//! *Source*: `doca_gpunetio_verbs_dev.h` and `gin_gdaki_device_host_common.h` of NCCL 2.28.9 to
+//! 2.32.3.
 #![forbid(unsafe_code)]
 
 use core::mem::{offset_of, size_of};
@@ -30,7 +30,8 @@ pub struct CompletionQueue {
     pub consumer: u64,
     /// `count` less one.
     pub mask: u32,
-    /// Bytes of an entry: 64.
+    /// Bytes of an entry: 64. The headers have a byte here. The next byte is a kind in 2.32.3, and
+    /// its 0 means a ring of entries.
     pub entry_bytes: u32,
     /// Entries polled before the first.
     pub reserved_before: u64,
@@ -123,10 +124,11 @@ pub struct Context72 {
     pub signals: WordTable,
     /// The key of what old values go to.
     pub sink_key: u32,
+    /// 2.32.3 has a flag in the first byte: whether a flush of reads needs a dump. Ours does not.
     pad: u32,
 }
 
-/// A context of NCCL 2.30.7.
+/// A context of NCCL 2.30.7 and later.
 #[derive(Copy, Clone, Default, Debug)]
 #[repr(C)]
 pub struct Context88 {
