@@ -101,6 +101,12 @@ impl<'m> FakeQueue<'m> {
         FakeQueue { ring, completions, doorbell, number, written: 0 }
     }
 
+    /// Goes on as if the entries before `index` had come and gone.
+    #[cfg(test)]
+    pub fn skip_to(&mut self, index: u64) {
+        self.written = index;
+    }
+
     fn depth(&self) -> u64 {
         (self.ring.len() / ENTRY_WORDS) as u64
     }

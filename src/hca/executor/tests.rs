@@ -1,7 +1,8 @@
-//! A fake GPU drives the executor, and a plain oracle says what must come of it.
+//! A fake GPU drives the executor: one rule each here, all of them in `model`.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+mod model;
+
 use std::vec;
 use std::vec::Vec;
 
@@ -12,7 +13,6 @@ use crate::hca::ENTRY_WORDS;
 use crate::hca::fake_gpu::FakeQueue;
 use crate::hca::keys::{Kind, Slot as KeySlot};
 use crate::hca::queue::{Memory, SETTLE_NS};
-use crate::provider::random::Random;
 
 const DEPTH: usize = 8;
 const BYTES: u64 = 1024;
@@ -34,14 +34,14 @@ struct Shared {
 }
 
 impl Shared {
-    fn new() -> Shared {
-        let words = || (0..DEPTH * ENTRY_WORDS).map(|_| AtomicU64::new(0)).collect();
+    fn new(depth: usize) -> Shared {
+        let words = || (0..depth * ENTRY_WORDS).map(|_| AtomicU64::new(0)).collect();
         Shared {
             ring: words(),
             completions: words(),
             doorbell: AtomicU64::new(0),
-            ended: vec![0; bitset::words(DEPTH)],
-            classes: vec![Class::Write; DEPTH],
+            ended: vec![0; bitset::words(depth)],
+            classes: vec![Class::Write; depth],
         }
     }
 }
@@ -90,7 +90,7 @@ impl Bench<'_, '_> {
 }
 
 fn with_bench(test: impl FnOnce(&mut Bench<'_, '_>)) {
-    let mut shared = [Shared::new(), Shared::new()];
+    let mut shared = [Shared::new(DEPTH), Shared::new(DEPTH)];
     let (mut slots, mut bytes) = ([KeySlot::default(); 4], [0; 8]);
     let mut keys = Keys::new(&mut slots, &mut bytes, 2);
     let mut register = |kind, bytes| keys.register(kind, &[bytes; 2]).unwrap();
@@ -375,30 +375,6 @@ fn doorbells_that_lie_harm_their_queue_alone() {
     });
 }
 
-/// One entry of a random program: the work, and whether it adds.
-fn random_work(bench: &Bench<'_, '_>, random: &mut Random, queue: usize) -> (Work, bool) {
-    let taken = bench.executor.lanes()[MAIN].queue.counts().taken as u32;
-    match random.below(5) {
-        0 => (Work::Nop, false),
-        1 => (bench.write(), false),
-        2 => (bench.read(), false),
-        3 => (bench.add(), true),
-        // a wait for what nobody has posted would be the test's own deadlock
-        _ if queue == COMPANION && taken > 0 => {
-            (Work::Wait { queue: FIRST, index: taken - 1 }, false)
-        }
-        _ => (bench.write(), false),
-    }
-}
-
-fn class_of(operation: &Operation) -> Class {
-    match operation.action {
-        Action::Write { .. } | Action::WriteInline { .. } => Class::Write,
-        Action::Read { .. } => Class::Read,
-        Action::Add { .. } => Class::Atomic,
-    }
-}
-
 /// What may be in flight beside each other on one queue, in the words of the executor's table.
 fn may_be_beside(earlier: Class, later: Class) -> bool {
     match (earlier, later) {
@@ -407,59 +383,4 @@ fn may_be_beside(earlier: Class, later: Class) -> bool {
         | (Class::Atomic, Class::Write)
         | (_, Class::Atomic) => false,
     }
-}
-
-/// Random programs on both queues, whose operations end in random order. At each start the oracle
-/// asks whether everything that must have ended before it has; at the end, that nothing is owed.
-fn run_random(seed: u64, entries: usize) {
-    with_bench(|bench| {
-        let mut random = Random::new(seed);
-        let (mut posted, mut adds) = (0, (0, 0));
-        let mut flying: Vec<Operation> = Vec::new();
-        let mut owed: [VecDeque<u64>; 2] = [VecDeque::new(), VecDeque::new()];
-        while posted < entries || owed.iter().any(|queue| !queue.is_empty()) {
-            let at = random.below(2) as usize;
-            if posted < entries && random.below(2) == 0 && bench.gpu[at].has_room() {
-                posted += 1;
-                let (work, is_add) = random_work(bench, &mut random, at);
-                adds.0 += u64::from(is_add);
-                owed[at].push_back(bench.gpu[at].post(&work));
-            }
-            if let Step::Operation(operation) = bench.step(at) {
-                for other in flying.iter().filter(|other| other.queue == at) {
-                    let fits = may_be_beside(class_of(other), class_of(&operation));
-                    assert!(fits, "seed {seed}: {operation:?} beside {other:?}");
-                }
-                flying.push(operation);
-            }
-            if !flying.is_empty() && random.below(3) == 0 {
-                let operation = flying.swap_remove(random.below(flying.len() as u64) as usize);
-                adds.1 += u64::from(class_of(&operation) == Class::Atomic);
-                bench.executor.complete(&operation, Ok(()));
-            }
-            for (queue, owed) in owed.iter_mut().enumerate() {
-                while let Some(index) = owed.front() {
-                    let Some(outcome) = bench.gpu[queue].poll(*index) else { break };
-                    assert_eq!(outcome, Ok(()), "seed {seed}: entry {index} of queue {queue}");
-                    let is = |other: &Operation| other.queue == queue && other.index == *index;
-                    assert!(!flying.iter().any(is), "seed {seed}: completed in flight");
-                    owed.pop_front();
-                }
-            }
-        }
-        assert_eq!(adds.0, adds.1, "seed {seed}");
-    });
-}
-
-#[test]
-fn random_programs_keep_the_order_and_complete_once() {
-    for seed in 0..200 {
-        run_random(seed, 300);
-    }
-}
-
-/// Enough entries for the 16-bit index of the control segment to wrap.
-#[test]
-fn indices_wrap() {
-    run_random(7, 2 * 70_000);
 }
