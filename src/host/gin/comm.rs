@@ -5,8 +5,9 @@ extern crate std;
 use super::adds::{Adds, Outbox};
 use super::context::{Config, Context};
 use super::engine::Times;
-use super::flow::{DETOUR_BYTES, Flow, Pending};
+use super::flow::{Flow, Pending};
 use super::leaked::Leaked;
+use super::loopback::DETOUR_BYTES;
 use super::{GinError, engine, report};
 use crate::connect::group::{Group, HANDLE_BYTES, Listener, Part};
 use crate::hca::completion::Syndrome;
@@ -435,11 +436,8 @@ pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
 impl State {
     fn pass(&mut self, entered: &Entered<'_>, now_ns: u64) -> bool {
         let mut busy = false;
-        while let Some(pending) = self.flow.ended() {
-            busy = true;
-            end(&mut self.contexts, &pending, Ok(()));
-        }
-        while let Some((pending, outcome)) = self.adds.ended() {
+        self.flow.pass(entered, now_ns);
+        while let Some((pending, outcome)) = self.flow.ended().or_else(|| self.adds.ended()) {
             busy = true;
             end(&mut self.contexts, &pending, outcome);
         }
@@ -479,7 +477,7 @@ impl State {
             Action::Read { from, .. } => from.rank,
         };
         match self.post(entered, at, &operation) {
-            Ok(()) => self.flow.note(usize::from(road), pending),
+            Ok(()) => self.flow.note(entered, usize::from(road), pending),
             Err(syndrome) => end(&mut self.contexts, &pending, Err(syndrome)),
         }
     }

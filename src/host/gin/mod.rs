@@ -7,7 +7,9 @@
 //! - [`comm`]: the ranks of one communicator, and the memory that they registered
 //! - [`context`]: queues, signals and counters, and the structures that device code reads
 //! - [`adds`]: adds to words of windows, which their owner performs
-//! - [`flow`]: copies under way, and their markers
+//! - [`flow`]: copies under way
+//! - [`road`]: the stream to one rank, and its markers
+//! - [`loopback`]: puts of a rank to itself
 //! - [`engine`]: the thread
 //! - [`report`]: what queues wait for
 //!
@@ -24,7 +26,9 @@ pub mod context;
 pub mod engine;
 pub mod flow;
 mod leaked;
+pub mod loopback;
 pub mod report;
+pub mod road;
 
 extern crate std;
 

@@ -10,9 +10,9 @@ use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::fmt;
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult, CUstream, CUstreamCaptureMode,
-    CUuuid,
+    CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmemAccessDesc, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule, CUresult, CUstream,
+    CUstreamCaptureMode, CUuuid,
 };
 use std::sync::OnceLock;
 
@@ -59,25 +59,27 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// Declares the table of functions and how it is filled.
+/// Declares a table of functions, which may hold another table, and how it is filled.
 macro_rules! functions {
-    ($($(#[$doc:meta])* $field:ident($($argument:ty),*) = $name:literal,)*) => {
-        /// The functions. They stay good for ever: the library is never unloaded.
+    (
+        $(#[$about:meta])* $table:ident $($part:ident: $parts:ident)?;
+        $($(#[$doc:meta])* $field:ident($($argument:ty),*) = $name:literal,)*
+    ) => {
+        $(#[$about])*
         #[derive(Copy, Clone, Debug)]
-        pub struct Library {
+        pub struct $table {
             $($(#[$doc])* pub $field: unsafe extern "C" fn($($argument),*) -> CUresult,)*
+            $(
+                /// Functions that only a part of the library needs, or which of them is missing.
+                pub $part: Result<$parts, LoadError>,
+            )?
         }
 
-        impl Library {
-            fn open() -> Result<Library, LoadError> {
-                let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-                // SAFETY: a name that ends with a zero; the library's initialisers are trusted, as
-                // those of a library that is linked.
-                let handle = unsafe { libc::dlopen(FILE.as_ptr(), flags) };
-                if handle.is_null() {
-                    return Err(LoadError::Missing(reason()));
-                }
-                Ok(Library {
+        impl $table {
+            /// # Safety
+            /// - `handle` is the driver, and is never closed.
+            unsafe fn find(handle: *mut c_void) -> Result<$table, LoadError> {
+                Ok($table {
                     $($field: {
                         let name: &'static CStr = $name;
                         // SAFETY: an open library, and a name that ends with a zero.
@@ -88,6 +90,10 @@ macro_rules! functions {
                         // SAFETY: the driver's function of this name and version has this type.
                         unsafe { function(symbol) }
                     },)*
+                    $(
+                        // SAFETY: by this function's contract.
+                        $part: unsafe { $parts::find(handle) },
+                    )?
                 })
             }
         }
@@ -95,6 +101,24 @@ macro_rules! functions {
 }
 
 functions! {
+    /// What launches a kernel of ours.
+    Kernels;
+    /// Loads a program, as text.
+    module_load(*mut CUmodule, *const c_void) = c"cuModuleLoadData",
+    /// Unloads it.
+    module_unload(CUmodule) = c"cuModuleUnload",
+    /// A kernel of a program, by name.
+    module_function(*mut CUfunction, CUmodule, *const c_char) = c"cuModuleGetFunction",
+    /// Launches a kernel: blocks, threads, bytes of shared memory, stream, parameters.
+    launch(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
+        *mut *mut c_void, *mut *mut c_void
+    ) = c"cuLaunchKernel",
+}
+
+functions! {
+    /// The functions. They stay good for ever: the library is never unloaded.
+    Library kernels: Kernels;
     /// Starts the driver.
     init(c_uint) = c"cuInit",
     /// The name of an error.
@@ -170,6 +194,18 @@ functions! {
 static LOADED: OnceLock<Result<Library, LoadError>> = OnceLock::new();
 
 impl Library {
+    fn open() -> Result<Library, LoadError> {
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
+        // SAFETY: a name that ends with a zero; the library's initialisers are trusted, as those of
+        // a library that is linked.
+        let handle = unsafe { libc::dlopen(FILE.as_ptr(), flags) };
+        if handle.is_null() {
+            return Err(LoadError::Missing(reason()));
+        }
+        // SAFETY: opened above, to stay.
+        unsafe { Library::find(handle) }
+    }
+
     /// The driver, loaded and started once for the process.
     ///
     /// *Errors*: [`LoadError`], the same at every call.

@@ -8,17 +8,20 @@
 //! - [`vmm`]: memory with an exportable handle, here and in another process
 //! - [`pinned`]: host memory that the GPU maps
 //! - [`stream`]: copies, and markers that say when they are done
+//! - [`kernel`]: copies within one GPU by a kernel, which can be taken back until it starts
 //!
 //! *Rules of the data path*: no allocation, no free, no synchronisation, no wait of a stream. A
 //! thread that has entered a GPU captures nothing by accident: see [`gpu::Entered`].
 
 pub mod gpu;
+pub mod kernel;
 pub mod library;
 pub mod pinned;
 pub mod stream;
 pub mod vmm;
 
 pub use gpu::{Entered, Gpu};
+pub use kernel::{Kernel, KernelError, Progress};
 pub use library::{CudaError, Library, LoadError};
 pub use pinned::{DeviceBlock, Pinned};
 pub use stream::Stream;

@@ -5,6 +5,7 @@
 
 use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
+use core::ffi::c_int;
 use core::ptr::null_mut;
 use cudarc::driver::sys::CUstream;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ extern crate std;
 /// A stream that does not wait for the legacy stream.
 const NON_BLOCKING: u32 = 1;
 
-/// A stream of the highest priority, so that it is not queued behind the user's.
+/// A stream of a high priority, so that it is not queued behind the user's.
 #[derive(Debug)]
 pub struct Stream {
     gpu: Arc<Gpu>,
@@ -25,8 +26,21 @@ pub struct Stream {
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// Makes one.
+    /// Makes one for copies.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Stream, CudaError> {
+        Stream::with_priority(gpu, |_, greatest| greatest)
+    }
+
+    /// Makes one for kernels: of the priority below that of copies, where it is still above the
+    /// least. Streams of one priority share hardware queues, and a kernel may wait long in its.
+    pub fn for_kernels(gpu: &Arc<Gpu>) -> Result<Stream, CudaError> {
+        Stream::with_priority(gpu, |least, greatest| (greatest + 1).min(least - 1).max(greatest))
+    }
+
+    fn with_priority(
+        gpu: &Arc<Gpu>,
+        choose: impl FnOnce(c_int, c_int) -> c_int,
+    ) -> Result<Stream, CudaError> {
         let entered = gpu.enter()?;
         let library = entered.library();
         let (mut least, mut greatest) = (0, 0);
@@ -35,9 +49,15 @@ impl Stream {
         library.check("cuCtxGetStreamPriorityRange", code)?;
         let mut stream = null_mut();
         // SAFETY: valid for a write.
-        let code = unsafe { (library.stream_create)(&mut stream, NON_BLOCKING, greatest) };
+        let code =
+            unsafe { (library.stream_create)(&mut stream, NON_BLOCKING, choose(least, greatest)) };
         library.check("cuStreamCreateWithPriority", code)?;
         Ok(Stream { gpu: gpu.clone(), stream })
+    }
+
+    /// The driver's name of it.
+    pub(super) fn raw(&self) -> CUstream {
+        self.stream
     }
 
     /// Copies between device addresses: of this GPU, or mapped from another's.

@@ -1,0 +1,278 @@
+//! A kernel of ours that copies within one GPU, and that the CPU can take back until it starts.
+//!
+//! The driver's own copy within a GPU is also run by a kernel. It waits for a free multiprocessor,
+//! and nothing takes it back. This one asks first, by two words of a slot in pinned memory:
+//!
+//! | step | kernel, at its start | CPU, out of patience |
+//! |---|---|---|
+//! | 1 | writes `progress` | writes `taken_back` |
+//! | 2 | fence | fence |
+//! | 3 | reads `taken_back`; copies if it is zero, else gives way | reads `progress`; has the copy if it is zero, else waits for the kernel's word |
+//!
+//! At least one of them sees the other, so a copy is never done twice. If each sees the other, the
+//! kernel gives way and says so. Loads and stores are enough for this: a compare-and-swap of a GPU
+//! on host memory is atomic for the CPU on few machines
+//! (`CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED`).
+//!
+//! One launch is under way at a time, and nothing stands behind it in its stream. Streams share
+//! hardware queues, so a kernel that cannot start must hold up nothing that others wait for.
+
+use super::gpu::{Entered, Gpu};
+use super::library::{CudaError, LoadError};
+use super::pinned::{DeviceBlock, Pinned};
+use super::stream::Stream;
+use crate::memory::heap::page_bytes;
+use crate::memory::{Errno, SharedMapping};
+use core::ffi::{c_uint, c_void};
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ptr::null_mut;
+use cudarc::driver::sys::{CUfunction, CUmodule};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+extern crate std;
+
+/// The program, which the driver compiles for its GPU.
+const PROGRAM: &str = concat!(include_str!("copy.ptx"), "\0");
+/// Threads of a block, as the program says.
+const THREADS: c_uint = 256;
+/// Most blocks of a launch: enough for more bytes a second than NVLink brings, and few enough to
+/// leave most of the GPU to its user.
+const BLOCKS: u64 = 32;
+/// Bytes that a block copies at a time. The least is one turn of its inner loop.
+const CHUNK_MIN: u64 = 32 << 10;
+const CHUNK_MAX: u64 = 256 << 10;
+/// Words in device memory that the blocks of a launch share: see `copy.ptx`.
+const STATE_BYTES: usize = 64;
+
+/// Values of [`Words::progress`].
+const BEGUN: u32 = 1;
+const COPIED: u32 = 2;
+const GAVE_WAY: u32 = 3;
+
+/// The slot, as the program knows it.
+#[repr(C)]
+struct Words {
+    /// Written by the kernel.
+    progress: AtomicU32,
+    /// Written by the CPU.
+    taken_back: AtomicU32,
+    /// Written by the last block that leaves.
+    left: AtomicU32,
+}
+
+/// Why there is no kernel.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum KernelError {
+    /// The driver lacks a function.
+    Missing(LoadError),
+    /// A call of the driver failed; a program that it refuses among others.
+    Cuda(CudaError),
+    /// There is no memory for the slot.
+    System(Errno),
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            KernelError::Missing(error) => error.fmt(f),
+            KernelError::Cuda(error) => error.fmt(f),
+            KernelError::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<CudaError> for KernelError {
+    fn from(error: CudaError) -> KernelError {
+        KernelError::Cuda(error)
+    }
+}
+
+impl From<Errno> for KernelError {
+    fn from(error: Errno) -> KernelError {
+        KernelError::System(error)
+    }
+}
+
+/// How far a launch is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Progress {
+    /// It has not started.
+    Waiting,
+    /// It has started. It copies, or gives way, without waiting for anything.
+    Begun,
+    /// Every byte has arrived.
+    Copied,
+    /// It copies nothing, because it was taken back.
+    GaveWay,
+}
+
+/// A loaded program.
+#[derive(Debug)]
+struct Module {
+    gpu: Arc<Gpu>,
+    module: CUmodule,
+    copy: CUfunction,
+}
+
+impl Module {
+    fn new(gpu: &Arc<Gpu>) -> Result<Module, KernelError> {
+        let entered = gpu.enter()?;
+        let library = entered.library();
+        let calls = library.kernels.as_ref().map_err(|error| KernelError::Missing(*error))?;
+        let mut module = null_mut();
+        // SAFETY: valid for a write; a program's text that ends with a zero.
+        let code = unsafe { (calls.module_load)(&mut module, PROGRAM.as_ptr().cast()) };
+        library.check("cuModuleLoadData", code)?;
+        let mut loaded = Module { gpu: gpu.clone(), module, copy: null_mut() };
+        let name = c"crosstie_copy";
+        // SAFETY: valid for a write; a module of this context, and a name that ends with a zero.
+        let code = unsafe { (calls.module_function)(&mut loaded.copy, module, name.as_ptr()) };
+        library.check("cuModuleGetFunction", code)?;
+        Ok(loaded)
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        let Ok(entered) = self.gpu.enter() else { return };
+        let Ok(calls) = &entered.library().kernels else { return };
+        // SAFETY: loaded in `new`; its launches have ended (`Kernel::drop`).
+        unsafe { (calls.module_unload)(self.module) };
+    }
+}
+
+/// Dropped in this order: what launches use outlives their stream.
+#[derive(Debug)]
+struct Parts {
+    stream: Stream,
+    state: DeviceBlock,
+    module: Module,
+    pinned: Pinned,
+    mapping: SharedMapping,
+}
+
+/// The copying kernel of one GPU. When it is dropped while a launch has not left, its memory stays.
+#[derive(Debug)]
+pub struct Kernel(ManuallyDrop<Parts>);
+
+// SAFETY: the driver's modules and functions may be used by any thread.
+unsafe impl Send for Kernel {}
+
+impl Kernel {
+    /// Loads the program and launches it once, taken back. That launch makes the driver do now what
+    /// it does at a first launch, and shows that the kernel runs: until then nothing
+    /// [may launch](Kernel::has_left).
+    ///
+    /// *Errors*: [`KernelError`]. *Cost*: the driver may compile the program.
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Kernel, KernelError> {
+        let module = Module::new(gpu)?;
+        let mapping = SharedMapping::create(c"crosstie-copies", page_bytes())?;
+        mapping.populate(0, page_bytes())?;
+        // SAFETY: the mapping stands in the same value, behind its registration.
+        let pinned = unsafe { Pinned::new(gpu, mapping.start(), page_bytes()) }?;
+        let state = DeviceBlock::of(gpu, &[0; STATE_BYTES])?;
+        let stream = Stream::for_kernels(gpu)?;
+        let parts = Parts { stream, state, module, pinned, mapping };
+        let mut kernel = Kernel(ManuallyDrop::new(parts));
+        kernel.words().left.store(1, Ordering::Relaxed); // nothing else knows it yet
+        let entered = gpu.enter()?;
+        // SAFETY: a copy of no bytes.
+        unsafe { kernel.start(&entered, [0, 0, 0], 1) }?;
+        Ok(kernel)
+    }
+
+    fn words(&self) -> &Words {
+        // SAFETY: a page of the mapping, which begins with the slot; only touched as atomics.
+        unsafe { &*self.0.mapping.start().cast::<Words>() }
+    }
+
+    /// Whether the last launch has ended, so that there may be another.
+    pub fn has_left(&self) -> bool {
+        // pairs with the last block's release: no block touches the slot any more
+        self.words().left.load(Ordering::Acquire) != 0
+    }
+
+    /// Launches a copy of `bytes`.
+    ///
+    /// # Safety
+    /// - both ranges are mapped, and stay so until the copy was copied or taken back.
+    ///
+    /// *Panics*: when the last launch has not left. *Errors*: the driver's; nothing is copied then.
+    pub unsafe fn launch(
+        &mut self,
+        entered: &Entered<'_>,
+        to: u64,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), CudaError> {
+        assert!(self.has_left());
+        // SAFETY: by this function's contract.
+        unsafe { self.start(entered, [to, from, bytes], 0) }
+    }
+
+    /// Launches on a slot that is free.
+    ///
+    /// # Safety
+    /// - as for [`Kernel::launch`], if `taken_back` is zero.
+    unsafe fn start(
+        &mut self,
+        entered: &Entered<'_>,
+        [to, from, bytes]: [u64; 3],
+        taken_back: u32,
+    ) -> Result<(), CudaError> {
+        let words = self.words();
+        // relaxed: the launch orders them before the kernel
+        words.progress.store(0, Ordering::Relaxed);
+        words.taken_back.store(taken_back, Ordering::Relaxed);
+        words.left.store(0, Ordering::Relaxed);
+        let chunk = (bytes / (4 * BLOCKS)).clamp(CHUNK_MIN, CHUNK_MAX).next_multiple_of(16);
+        let chunks = bytes.div_ceil(chunk);
+        let (slot, state) = (self.0.pinned.device(), self.0.state.start());
+        let mut values = [to, from, bytes, chunk, chunks, slot, state];
+        let mut places = values.each_mut().map(|value| (&raw mut *value).cast::<c_void>());
+        let blocks = chunks.clamp(1, BLOCKS) as c_uint;
+        let library = entered.library();
+        let launched = library.kernels.as_ref().map(|calls| {
+            let (function, stream) = (self.0.module.copy, self.0.stream.raw());
+            let places = places.as_mut_ptr();
+            // SAFETY: the function's parameters in their order; the driver copies them.
+            unsafe {
+                (calls.launch)(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, places, null_mut())
+            }
+        });
+        let Ok(code) = launched else { unreachable!("the module was loaded by these functions") };
+        library.check("cuLaunchKernel", code).inspect_err(|_| {
+            self.words().left.store(1, Ordering::Relaxed); // no kernel is there to see it
+        })
+    }
+
+    /// How far the last launch is.
+    pub fn progress(&self) -> Progress {
+        // pairs with the kernel's release, which covers the bytes that it copied
+        match self.words().progress.load(Ordering::Acquire) {
+            BEGUN => Progress::Begun,
+            COPIED => Progress::Copied,
+            GAVE_WAY => Progress::GaveWay,
+            _ => Progress::Waiting,
+        }
+    }
+
+    /// Takes the copy of the last launch back: whether it will surely not be done. Otherwise the
+    /// kernel has begun, and [`Kernel::progress`] soon says what it does.
+    pub fn take_back(&self) -> bool {
+        self.words().taken_back.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // pairs with the kernel's, between its store and its load
+        self.progress() == Progress::Waiting
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        if self.has_left() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
+    }
+}
