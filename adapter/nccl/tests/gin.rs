@@ -7,6 +7,7 @@ mod thread;
 
 use crosstie::hca::entry::{Address, Segment, Work};
 use crosstie::hca::fake_gpu::FakeQueue;
+use crosstie_nccl::abi::Logger;
 use crosstie_nccl::abi::gin::{ConfigV13, ConfigV14};
 use crosstie_nccl::abi::table::Pointer;
 use crosstie_nccl::birth::{gin_v11, gin_v13, gin_v14};
@@ -16,6 +17,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+#[path = "gin/self_puts.rs"]
+mod self_puts;
 
 const RANK: &str = "GIN_RANK";
 const RANKS: &str = "GIN_RANKS";
@@ -37,41 +41,56 @@ fn own_file(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// The double, built once for this program.
+/// The folder of the double, built once for this program.
 fn driver() -> PathBuf {
-    let library = own_file("libcuda.so.1");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_double/cuda.c");
+    let folder = own_file("driver");
     static BUILT: std::sync::Once = std::sync::Once::new();
-    BUILT.call_once(|| {
-        let built = Command::new("cc")
-            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"])
-            .args(["-fvisibility=hidden", "-o"])
-            .arg(&library)
-            .arg(&source)
-            .arg("-lpthread")
-            .output()
-            .expect("a C compiler");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    });
-    library
+    BUILT.call_once(|| build_driver(&folder, &[]));
+    folder
+}
+
+fn build_driver(folder: &Path, options: &[&str]) {
+    std::fs::create_dir_all(folder).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_double/cuda.c");
+    let built = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"])
+        .args(["-fvisibility=hidden", "-o"])
+        .arg(folder.join("libcuda.so.1"))
+        .arg(&source)
+        .args(options)
+        .arg("-lpthread")
+        .output()
+        .expect("a C compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
 /// Runs a test of this program as `ranks` processes.
 fn start(test: &str, version: u32, ranks: usize) -> Vec<Child> {
-    let library = driver();
+    start_over(&driver(), test, version, ranks, &[])
+}
+
+/// The same, over the double in `driver`, with more variables.
+fn start_over(
+    driver: &Path,
+    test: &str,
+    version: u32,
+    ranks: usize,
+    variables: &[(&str, &str)],
+) -> Vec<Child> {
     let folder = own_file(&format!("{test}-{version}-{ranks}"));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     let child = |rank: usize| {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env("LD_LIBRARY_PATH", library.parent().unwrap())
+            .env("LD_LIBRARY_PATH", driver)
             .env("CROSSTIE_GIN", "1")
             .env(RANK, rank.to_string())
             .env(RANKS, ranks.to_string())
             .env(VERSION, version.to_string())
             .env(FOLDER, &folder)
             .envs((version != 13).then_some(("GIN_GPUS", "each")))
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -81,11 +100,18 @@ fn start(test: &str, version: u32, ranks: usize) -> Vec<Child> {
 }
 
 fn all_succeed(children: Vec<Child>) {
-    for (rank, child) in children.into_iter().enumerate() {
+    all_said(children);
+}
+
+/// What processes that succeed have said.
+fn all_said(children: Vec<Child>) -> Vec<String> {
+    let said = |(rank, child): (usize, Child)| {
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-        let text = [stdout, stderr].concat();
-        assert!(status.success(), "rank {rank}: {status}\n{}", String::from_utf8_lossy(&text));
-    }
+        let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+        assert!(status.success(), "rank {rank}: {status}\n{text}");
+        text
+    };
+    children.into_iter().enumerate().map(said).collect()
 }
 
 fn is_child() -> bool {
@@ -116,25 +142,26 @@ fn read<T: Copy>(address: u64) -> T {
     unsafe { (address as *const T).read_unaligned() }
 }
 
+/// A function of the double.
+fn double(name: &CStr) -> *mut c_void {
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
+    let handle = unsafe { dlopen(c"libcuda.so.1".as_ptr(), 2) };
+    // SAFETY: as NCCL and its kernels use what the plugin, or the double, has given.
+    let symbol = unsafe { dlsym(handle, name.as_ptr()) };
+    assert!(!symbol.is_null());
+    symbol
+}
+
 fn double_alloc(bytes: usize) -> u64 {
     // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
-    let handle = unsafe { libc_dlopen(c"libcuda.so.1") };
-    // SAFETY: as NCCL and its kernels use what the plugin, or the double, has given.
-    let symbol = unsafe { dlsym(handle, c"double_alloc".as_ptr()) };
-    assert!(!symbol.is_null());
-    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
-    let alloc: extern "C" fn(usize) -> *mut c_void = unsafe { std::mem::transmute(symbol) };
+    let alloc: extern "C" fn(usize) -> *mut c_void =
+        unsafe { std::mem::transmute(double(c"double_alloc")) };
     alloc(bytes) as u64
 }
 
 unsafe extern "C" {
     fn dlopen(name: *const std::ffi::c_char, flags: c_int) -> *mut c_void;
     fn dlsym(handle: *mut c_void, name: *const std::ffi::c_char) -> *mut c_void;
-}
-
-unsafe fn libc_dlopen(name: &CStr) -> *mut c_void {
-    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
-    unsafe { dlopen(name.as_ptr(), 2) }
 }
 
 /// What device code knows of a context. Offsets are those of NCCL's headers.
@@ -221,9 +248,11 @@ impl Rank {
         let (mut init, mut listener, mut coll) = (null_mut(), null_mut(), null_mut());
         let mut devices = 0;
         let mut handle = [0u8; 128];
+        // SAFETY: the double's function of this name has this type.
+        let logger: Logger = unsafe { std::mem::transmute(double(c"double_log")) };
         // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
         unsafe {
-            assert_eq!(gin_v11::init(&mut init, 0, None), 0);
+            assert_eq!(gin_v11::init(&mut init, 0, Some(logger)), 0);
             let rc = match version {
                 11 => gin_v11::devices(&mut devices),
                 _ => gin_v13::devices(&mut devices),

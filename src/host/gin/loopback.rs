@@ -48,7 +48,7 @@ enum Detour {
     /// Memory of another GPU: [`DETOUR_BYTES`].
     Gpu(Import),
     /// Memory of the host: [`STAGING_BYTES`]. The registration is dropped before the memory.
-    Host(Pinned, SharedMapping),
+    Host { _pinned: Pinned, mapping: SharedMapping },
 }
 
 impl Detour {
@@ -57,7 +57,7 @@ impl Detour {
         mapping.populate(0, STAGING_BYTES)?;
         // SAFETY: the mapping stands in the same value, behind its registration.
         let pinned = unsafe { Pinned::new(gpu, mapping.start(), STAGING_BYTES) }?;
-        Ok(Detour::Host(pinned, mapping))
+        Ok(Detour::Host { _pinned: pinned, mapping })
     }
 
     /// Posts a copy.
@@ -83,7 +83,7 @@ impl Detour {
                     unsafe { stream.copy(entered, to, between, now as usize) }?;
                     now
                 }
-                Detour::Host(_, mapping) => {
+                Detour::Host { mapping, .. } => {
                     let (between, now) = (mapping.start(), left.min(STAGING_BYTES as u64));
                     // SAFETY: as above.
                     unsafe { stream.copy_out(entered, between, from, now as usize) }?;
@@ -173,7 +173,7 @@ impl Loopback {
         };
         let through = match &detour {
             Detour::Gpu(_) => "another GPU",
-            Detour::Host(_, _) => "the host",
+            Detour::Host { .. } => "the host",
         };
         log::say(
             Level::Info,
@@ -228,7 +228,9 @@ impl Loopback {
         kept: *const u8,
         bytes: usize,
     ) {
-        self.line.push_back(Entry::Value(kept, bytes, to));
+        if bytes > 0 {
+            self.line.push_back(Entry::Value(kept, bytes, to));
+        }
         self.go_on(entered, road);
     }
 
@@ -255,11 +257,20 @@ impl Loopback {
         self.line.is_empty() && self.ended.is_empty()
     }
 
-    /// Forgets the operations of a context.
+    /// Forgets the operations of a context, but for a copy that the kernel has.
     pub fn forget(&mut self, context: u64) {
-        let is_of = |pending: &Pending| pending.context == context;
-        self.line.retain(|entry| !matches!(entry, Entry::End(pending) if is_of(pending)));
-        self.ended.retain(|(pending, _)| !is_of(pending));
+        self.ended.retain(|(pending, _)| pending.context != context);
+        let first = usize::from(self.launched_ns.is_some());
+        let mut is_of = false;
+        // an operation's end stands behind its entries
+        for at in (first..self.line.len()).rev() {
+            if let Entry::End(pending) = &self.line[at] {
+                is_of = pending.context == context;
+            }
+            if is_of {
+                self.line.remove(at);
+            }
+        }
     }
 
     /// Acts on the front of the line until it must wait.
