@@ -7,7 +7,9 @@
 //! |---|---|---|
 //! | 1 | writes `progress` | writes `taken_back` |
 //! | 2 | fence | fence |
-//! | 3 | reads `taken_back`; copies if it is zero, else gives way | reads `progress`; has the copy if it is zero, else waits for the kernel's word |
+//! | 3 | reads `taken_back` | reads `progress` |
+//! | reads zero | copies | has the copy: the kernel will not do it |
+//! | reads another value | gives way, and says so | waits for what the kernel does |
 //!
 //! At least one of them sees the other, so a copy is never done twice. If each sees the other, the
 //! kernel gives way and says so. Loads and stores are enough for this: a compare-and-swap of a GPU

@@ -56,7 +56,7 @@ impl Stream {
     }
 
     /// The driver's name of it.
-    pub(super) fn raw(&self) -> CUstream {
+    pub fn raw(&self) -> CUstream {
         self.stream
     }
 
