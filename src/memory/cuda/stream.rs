@@ -55,7 +55,7 @@ impl Stream {
         Ok(Stream { gpu: gpu.clone(), stream })
     }
 
-    /// The driver's name of it.
+    /// The driver's name of it, for launches.
     pub fn raw(&self) -> CUstream {
         self.stream
     }
