@@ -25,16 +25,12 @@ inline void case_put(Rank &rank, int peer, size_t bytes) {
 }
 
 inline void case_put_held(Rank &rank, int peer, size_t bytes) {
-    constexpr int SHARED_BYTES = 200 << 10;
-    TRY_CUDA(cudaFuncSetAttribute(put_held_step, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  SHARED_BYTES));
     unsigned *words = nullptr;
     TRY_CUDA(cudaMalloc(&words, 256));
     TRY_CUDA(cudaMemset(words, 0, 256));
     Step step = begin_step(rank, peer, FROM, TO, bytes, bytes);
     meet(rank.shared);
-    put_held_step<<<rank.multiprocessors, 256, SHARED_BYTES, rank.stream>>>(step, words,
-                                                                            words + 32);
+    put_held_step<<<2 * rank.multiprocessors, 1024, 0, rank.stream>>>(step, words, words + 32);
     end_step(rank);
     TRY_CUDA(cudaFree(words));
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "cases.h"
 
-constexpr double ERROR_SECONDS_MAX = 20;
+constexpr double ERROR_SECONDS_MAX = 10;
 constexpr double ABORT_SECONDS_MAX = 15;
 
 // The first error that ncclCommGetAsyncError says before the deadline, and when it came.
@@ -103,8 +103,8 @@ inline bool kill_a_peer(Shared *shared) {
     Pair pair = start_pair([&](int me) { return rank_kill(shared, me); });
     double until = seconds_now() + SET_UP_SECONDS_MAX;
     while (std::min(shared->posted[0].load(), shared->posted[1].load()) < 20) {
-        if (seconds_now() > until || reap(pair) || pair.ended[0] || pair.ended[1]) {
-            tell(shared, "  the ranks did not begin: %s%s\n", shared->said[0][0],
+        if (told_to_end || seconds_now() > until || reap(pair) || pair.ended[0] || pair.ended[1]) {
+            tell(shared, "  the ranks did not begin: %s %s\n", shared->said[0][0],
                  shared->said[1][0]);
             end_pair(pair);
             return false;
@@ -115,7 +115,7 @@ inline bool kill_a_peer(Shared *shared) {
     shared->killed_at = seconds_now();
     until = seconds_now() + 2 * ERROR_SECONDS_MAX + ABORT_SECONDS_MAX;
     double abort_until = 0;
-    while (!reap(pair) && seconds_now() < until) {
+    while (!reap(pair) && seconds_now() < until && !told_to_end) {
         if (shared->aborting == 1 && abort_until == 0)
             abort_until = seconds_now() + ABORT_SECONDS_MAX;
         if (abort_until != 0 && seconds_now() > abort_until) break;

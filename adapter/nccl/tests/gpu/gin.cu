@@ -1,5 +1,5 @@
-// gin [--lsa N] [--kill | --speed]: NCCL's device functions for GPU-initiated operations, by kernels
-// of two ranks on two GPUs. Every case compares what arrived. scripts/gpu builds and runs it.
+// gin [--lsa N] [--kill | --speed]: kernels of two ranks on two GPUs use NCCL's device functions
+// for GPU-initiated operations. Every case compares what arrived. scripts/gpu builds and runs it.
 //
 // --lsa N: the ranks that NCCL shall see in one LSA team; another number is a failure.
 #include "cases.h"
@@ -7,6 +7,7 @@
 #include "speed.h"
 
 static const char *mode_of(const Shared *shared) {
+    if (shared->lsa_ranks == 0) return "?";
     return shared->lsa_ranks == RANKS ? "p2p" : "two teams";
 }
 
@@ -20,18 +21,20 @@ static int print_table(const Shared *shared, const std::vector<Case> &cases) {
     char version[32];
     version_of(version, sizeof version);
     for (size_t i = 0; i < cases.size(); i++) {
-        bool ok = true, skipped = true;
+        bool ok = true, skipped = true, open = true;
         char why[400] = "";
         for (int rank = 0; rank < RANKS; rank++) {
             ok &= shared->outcome[rank][i] == OK;
             skipped &= shared->outcome[rank][i] == SKIPPED;
+            open &= shared->outcome[rank][i] == OPEN;
             if (shared->said[rank][i][0] != 0)
                 snprintf(why + strlen(why), sizeof why - strlen(why), " rank %d: %s", rank,
                          shared->said[rank][i]);
         }
         failed += !ok && !skipped;
         printf("%-28s %-7s %-9s %s%s\n", cases[i].name.c_str(), version, mode_of(shared),
-               skipped ? "not in this version" : ok ? "ok" : "FAILED:", why);
+               skipped ? "not in this version" : ok ? "ok" : open ? "FAILED: not run" : "FAILED:",
+               why);
     }
     return failed;
 }
@@ -43,7 +46,8 @@ static void note_end(Shared *shared, const Pair &pair, int at) {
     for (int rank = 0; rank < RANKS; rank++) {
         if (!went_well(pair, rank)) shared->outcome[rank][at] = FAILED;
         char *said = shared->said[rank][at];
-        snprintf(said + strlen(said), sizeof shared->said[0][0] - strlen(said), "%s", why);
+        size_t used = strlen(said);
+        snprintf(said + used, sizeof shared->said[0][0] - used, "%s%s", used > 0 ? "; " : "", why);
         why[0] = 0;
     }
 }
@@ -61,7 +65,7 @@ static void run_wrong(Shared *shared, std::vector<Case> &cases) {
 static int run_cases(Shared *shared, int lsa_wanted) {
     std::vector<Case> cases = all_cases();
     size_t next = 0;
-    for (int pairs = 0; next < cases.size() && pairs < 4; pairs++) {
+    for (int pairs = 0; next < cases.size() && pairs < 4 && !told_to_end; pairs++) {
         shared_reset(shared);
         Pair pair = start_pair([&](int me) { return rank_cases(shared, me, cases, next); });
         bool well = watch_pair(shared, pair);
@@ -72,7 +76,7 @@ static int run_cases(Shared *shared, int lsa_wanted) {
         next = at + 1;
         if (set_up_failed) break;
     }
-    run_wrong(shared, cases);
+    if (!told_to_end) run_wrong(shared, cases);
     int failed = print_table(shared, cases);
     if (lsa_wanted != 0 && shared->lsa_ranks != lsa_wanted) {
         printf("FAILED: an LSA team has %d ranks, and %d were wanted\n", shared->lsa_ranks.load(),
@@ -118,6 +122,7 @@ int main(int count, char **arguments) {
             return 2;
         }
     }
+    end_when_told();
     Shared *shared = shared_page();
     if (what == 'k') return run_kill(shared);
     if (what == 's') return run_speed(shared);

@@ -122,8 +122,8 @@ inline uint64_t seed_of(const Rank &rank, int whose) {
     return uint64_t(rank.case_now + 1) << 40 | uint64_t(whose + 1) << 32;
 }
 
-// A step between this rank and `peer`: the source is filled, the place of what arrives is blank, and
-// signal and counter are new.
+// A step between this rank and `peer`: the source is filled, the place of what arrives is blank,
+// and signal and counter are new.
 inline Step begin_step(Rank &rank, int peer, size_t from, size_t to, size_t bytes, size_t all) {
     uint8_t *source = reinterpret_cast<uint8_t *>(rank.source) + from;
     fill<<<256, 256, 0, rank.stream>>>(source, all, seed_of(rank, rank.me));
@@ -159,8 +159,9 @@ inline void end_step(Rank &rank, const char *what = "") {
     size_t used = strlen(said), size = sizeof rank.shared->said[0][0];
     if (report.wrong != 0 || report.expired != 0) {
         rank.shared->outcome[rank.me][rank.case_now] = FAILED;
-        snprintf(said + used, size - used, "%s%s%llu wrong, %u waits gave up (%llu of %llu); ", what,
-                 *what ? ": " : "", report.wrong, report.expired, report.seen, report.expected);
+        snprintf(said + used, size - used, "%s%s%llu wrong, %u waits gave up (%llu of %llu); ",
+                 what, *what ? ": " : "", report.wrong, report.expired, report.seen,
+                 report.expected);
     }
     meet(rank.shared);
 }

@@ -117,6 +117,7 @@ Pair start_pair(Body body) {
         }
         if (pair.pid[rank] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
+            signal(SIGTERM, SIG_DFL);
             dup2(2, 1);  // NCCL's log: the table alone goes to the standard output
             exit(body(rank));
         }
@@ -139,11 +140,21 @@ inline bool went_well(const Pair &pair, int rank) {
     return pair.ended[rank] && WIFEXITED(pair.status[rank]) && WEXITSTATUS(pair.status[rank]) == 0;
 }
 
+// Somebody wants the program to end (SIGTERM): it prints what it knows by then.
+inline std::atomic<bool> told_to_end;
+
+inline void end_when_told() {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { told_to_end = true; };
+    sigaction(SIGTERM, &action, nullptr);
+}
+
 // Ends what still runs. A process in the driver may take a while to go, so this does not wait long.
 inline void end_pair(Pair &pair) {
     for (int rank = 0; rank < RANKS; rank++)
         if (!pair.ended[rank]) kill(pair.pid[rank], SIGKILL);
-    for (double until = seconds_now() + 10; !reap(pair) && seconds_now() < until;) usleep(10000);
+    double until = seconds_now() + (told_to_end ? 0.5 : 10);
+    while (!reap(pair) && seconds_now() < until) usleep(10000);
 }
 
 // Waits for both ranks. It ends them when neither goes on to another case for too long, or when one
@@ -161,7 +172,8 @@ inline bool watch_pair(Shared *shared, Pair &pair) {
             }
         }
         bool setting_up = last[0] < 0 || last[1] < 0;
-        if (seconds_now() - since > (setting_up ? SET_UP_SECONDS_MAX : CASE_SECONDS_MAX)) {
+        double seconds_max = setting_up ? SET_UP_SECONDS_MAX : CASE_SECONDS_MAX;
+        if (told_to_end || seconds_now() - since > seconds_max) {
             end_pair(pair);
             return false;
         }
@@ -172,14 +184,16 @@ inline bool watch_pair(Shared *shared, Pair &pair) {
 // Why a pair did not come to its end.
 inline void say_end(const Shared *shared, const Pair &pair, char *text, size_t size) {
     for (int rank = 0; rank < RANKS; rank++) {
-        if (!pair.ended[rank] || went_well(pair, rank)) continue;
+        if (went_well(pair, rank)) continue;
         size_t used = strlen(text);
         int status = pair.status[rank];
-        if (WIFEXITED(status))
+        if (!pair.ended[rank])
+            snprintf(text + used, size - used, "rank %d does not end; ", rank);
+        else if (WIFEXITED(status))
             snprintf(text + used, size - used, "rank %d exited with %d; ", rank,
                      WEXITSTATUS(status));
         else
             snprintf(text + used, size - used, "rank %d ended by signal %d%s; ", rank,
-                     WTERMSIG(status), WTERMSIG(status) == SIGKILL ? " (too late)" : "");
+                     WTERMSIG(status), WTERMSIG(status) == SIGKILL ? " (by the parent)" : "");
     }
 }

@@ -1,7 +1,7 @@
 // The kernels: each is one step of a case, and both ranks run it at once.
 //
-// Every wait for a signal or a counter is bounded: from NCCL 2.30 on its own waits spin for ever when
-// a queue has failed. A flush and a barrier are NCCL's, so the parent's watchdog bounds these.
+// Every wait for a signal or a counter is bounded: from NCCL 2.30 on its own waits spin for ever
+// when a queue has failed. A flush and a barrier are NCCL's, so the parent's watchdog bounds these.
 #pragma once
 #include <nccl.h>
 #include <nccl_device.h>
@@ -118,15 +118,16 @@ __device__ inline void put_and_check(const Step &s) {
 
 __global__ void put_step(Step s) { put_and_check(s); }
 
-// The same while waiting blocks hold every multiprocessor: a copy that needs one would never start.
-// Each block has so much shared memory that no second one fits beside it.
-__global__ void put_held_step(Step s, unsigned *held, volatile unsigned *done) {
-    uint64_t until = now_ns() + 2 * WAIT_NS;
+// The same while waiting blocks hold every multiprocessor: two of 1,024 threads are all that one of
+// them can have, and a copy that needs a multiprocessor would never start.
+__global__ void __launch_bounds__(1024, 2)
+put_held_step(Step s, unsigned *held, volatile unsigned *done) {
     if (blockIdx.x != 0) {
         if (threadIdx.x == 0) {
             atomicAdd(held, 1u);
-            while (*done == 0 && now_ns() < until) continue;
+            for (uint64_t until = now_ns() + 2 * WAIT_NS; *done == 0 && now_ns() < until;) continue;
         }
+        __syncthreads();
         return;
     }
     wait_exact(s, [=] { return *(volatile unsigned *)held; }, gridDim.x - 1);
