@@ -74,8 +74,9 @@ inline ncclDevCommRequirements_t requirements() {
 #endif
 #if NCCL_VERSION_CODE >= 22907
     need.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
-#endif
+#else
     need.ginForceEnable = true;
+#endif
     need.ginContextCount = CONTEXTS;
     need.ginSignalCount = SIGNALS;
     need.ginCounterCount = COUNTERS;
