@@ -18,6 +18,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+#[path = "gin/copies.rs"]
+mod copies;
 #[path = "gin/self_puts.rs"]
 mod self_puts;
 

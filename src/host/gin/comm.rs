@@ -448,9 +448,7 @@ impl State {
                 busy |= self.pass_lane(entered, at, lane, now_ns);
             }
         }
-        if let Err(error) = self.flow.mark(entered) {
-            log::say(Level::Error, &format!("gin: a marker was refused ({error})"));
-        }
+        self.flow.mark(entered);
         busy
     }
 
@@ -494,7 +492,7 @@ impl State {
                 let mut start = self.address(to)?;
                 for local in from.iter().flatten() {
                     let from = self.address(local.at)?;
-                    self.copy(entered, to.rank, start, from, local)?;
+                    self.copy(entered, to.rank, start, from, local);
                     start += local.bytes;
                 }
                 Ok(())
@@ -503,7 +501,7 @@ impl State {
                 let mut start = self.address(from)?;
                 for local in to.iter().flatten() {
                     let to = self.address(local.at)?;
-                    self.copy(entered, from.rank, to, start, local)?;
+                    self.copy(entered, from.rank, to, start, local);
                     start += local.bytes;
                 }
                 Ok(())
@@ -520,19 +518,11 @@ impl State {
         }
     }
 
-    fn copy(
-        &mut self,
-        entered: &Entered<'_>,
-        rank: u16,
-        to: u64,
-        from: u64,
-        local: &Local,
-    ) -> Result<(), Syndrome> {
+    fn copy(&mut self, entered: &Entered<'_>, rank: u16, to: u64, from: u64, local: &Local) {
+        let (rank, bytes) = (usize::from(rank), local.bytes as usize);
         // SAFETY: registered regions in bounds (`Keys::place`), which stay until copies have ended
         // (`Comm::deregister`).
-        let posted =
-            unsafe { self.flow.copy(entered, usize::from(rank), to, from, local.bytes as usize) };
-        posted.map_err(refused)
+        unsafe { self.flow.copy(entered, rank, to, from, bytes) };
     }
 
     /// Where a place of device memory lies.

@@ -72,15 +72,14 @@ impl Flow {
         to: u64,
         from: u64,
         bytes: usize,
-    ) -> Result<(), CudaError> {
+    ) {
         let road = &mut self.roads[rank];
         if rank != self.own {
             // SAFETY: by this function's contract.
-            return unsafe { road.post().copy(entered, to, from, bytes) };
+            return unsafe { road.copy(entered, to, from, bytes) };
         }
         // SAFETY: by this function's contract.
         unsafe { self.loopback.copy(entered, road, [to, from, bytes as u64]) };
-        Ok(())
     }
 
     /// Posts the bytes of an inline value, of which `kept` is a copy in pinned memory.
@@ -123,14 +122,13 @@ impl Flow {
     }
 
     /// Writes markers behind what was posted since the last call.
-    pub fn mark(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
-        self.roads.iter_mut().try_for_each(|road| road.mark(entered))
+    pub fn mark(&mut self, entered: &Entered<'_>) {
+        self.roads.iter_mut().for_each(|road| road.mark(entered));
     }
 
     /// The next operation that has ended.
     pub fn ended(&mut self) -> Option<(Pending, Result<(), Syndrome>)> {
-        let of_roads = self.roads.iter_mut().find_map(Road::ended);
-        of_roads.map(|pending| (pending, Ok(()))).or_else(|| self.loopback.ended())
+        self.roads.iter_mut().find_map(Road::ended).or_else(|| self.loopback.ended())
     }
 
     /// Whether nothing is under way.

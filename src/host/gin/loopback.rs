@@ -70,7 +70,7 @@ impl Detour {
         road: &mut Road,
         copy: &Copy,
     ) -> Result<(), CudaError> {
-        let stream = road.post();
+        let stream = road.post(entered);
         let mut done = 0;
         while done < copy.bytes {
             let (to, from, left) = (copy.to + done, copy.from + done, copy.bytes - done);
@@ -401,14 +401,23 @@ pub unsafe fn post_value(
     kept: *const u8,
     bytes: usize,
 ) -> Result<(), CudaError> {
-    if bytes == 8 && to.is_multiple_of(8) {
-        // SAFETY: eight bytes, by this function's contract.
-        let value = unsafe { kept.cast::<[u8; 8]>().read() };
+    let stream = road.post(entered);
+    match bytes {
+        8 if to.is_multiple_of(8) => {
+            // SAFETY: eight bytes, by this function's contract.
+            let value = unsafe { kept.cast::<[u8; 8]>().read() };
+            // SAFETY: by this function's contract.
+            unsafe { stream.write64(entered, to, u64::from_le_bytes(value)) }
+        }
+        4 if to.is_multiple_of(4) => {
+            // SAFETY: four bytes, by this function's contract.
+            let value = unsafe { kept.cast::<[u8; 4]>().read() };
+            // SAFETY: by this function's contract.
+            unsafe { stream.write32(entered, to, u32::from_le_bytes(value)) }
+        }
         // SAFETY: by this function's contract.
-        return unsafe { road.post().write64(entered, to, u64::from_le_bytes(value)) };
+        _ => unsafe { stream.copy_in(entered, to, kept, bytes) },
     }
-    // SAFETY: by this function's contract.
-    unsafe { road.post().copy_in(entered, to, kept, bytes) }
 }
 
 /// Whether launches wait for their kernel, which may wait for what the engine does next.

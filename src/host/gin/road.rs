@@ -1,13 +1,20 @@
 //! The way to one rank: a stream, whose order is kept, and the markers behind what it does.
 //!
-//! A batch is what one pass of the engine posted; the stream then writes a rising number into a
-//! word of pinned memory, and the operations of the batch have ended once the word says so.
+//! What one pass of the engine posts ends with a marker: the stream writes a rising number into a
+//! word of pinned memory, and the operations of the pass have ended once the word says so. Copies
+//! of a pass go to the driver in [batches](Batch).
+//!
+//! Where the driver refuses a batch or a marker, the road is broken: from there on its operations
+//! fail.
 
 extern crate std;
 
 use super::flow::Pending;
-use crate::memory::cuda::{CudaError, Entered, Gpu, Stream};
+use crate::hca::completion::Syndrome;
+use crate::host::log::{self, Level};
+use crate::memory::cuda::{Batch, CudaError, Entered, Gpu, Stream};
 use std::collections::VecDeque;
+use std::format;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,8 +28,13 @@ pub struct Road {
     /// The word of markers, as the CPU and as the GPU see it.
     word: *const AtomicU64,
     device: u64,
+    /// The number of the last marker, and of the last one that the driver took.
     issued: u64,
+    taken: u64,
+    /// The first number whose operations fail.
+    broken_from: u64,
     posted: bool,
+    batch: Batch,
     pending: VecDeque<(u64, Pending)>,
 }
 
@@ -40,13 +52,36 @@ impl Road {
         word: *const AtomicU64,
         device: u64,
     ) -> Result<Road, CudaError> {
-        let pending = VecDeque::with_capacity(PENDING);
-        Ok(Road { stream: Stream::new(gpu)?, word, device, issued: 0, posted: false, pending })
+        Ok(Road {
+            stream: Stream::new(gpu)?,
+            word,
+            device,
+            issued: 0,
+            taken: 0,
+            broken_from: u64::MAX,
+            posted: false,
+            batch: Batch::new(),
+            pending: VecDeque::with_capacity(PENDING),
+        })
     }
 
-    /// The stream, for a post: a marker comes behind it.
-    pub fn post(&mut self) -> &Stream {
+    /// Posts a copy, which may wait for more.
+    ///
+    /// # Safety
+    /// - both ranges are mapped, and stay so until the operation has ended.
+    pub unsafe fn copy(&mut self, entered: &Entered<'_>, to: u64, from: u64, bytes: usize) {
         self.posted = true;
+        if !self.batch.take(to, from, bytes) {
+            self.flush(entered);
+            let taken = self.batch.take(to, from, bytes);
+            debug_assert!(taken, "an empty batch takes every copy");
+        }
+    }
+
+    /// The stream, for a post behind all copies: a marker comes behind it.
+    pub fn post(&mut self, entered: &Entered<'_>) -> &Stream {
+        self.posted = true;
+        self.flush(entered);
         &self.stream
     }
 
@@ -55,14 +90,36 @@ impl Road {
         self.pending.push_back((self.issued + u64::from(self.posted), pending));
     }
 
-    /// Writes a marker behind what was posted since the last call.
-    pub fn mark(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
-        if !core::mem::take(&mut self.posted) {
-            return Ok(());
+    fn flush(&mut self, entered: &Entered<'_>) {
+        if self.batch.is_empty() {
+            return;
         }
-        self.issued += 1;
+        // SAFETY: by the contract of `copy`.
+        let posted = unsafe { self.batch.post(entered, &self.stream) };
+        self.check(posted);
+    }
+
+    /// Breaks the road where the driver has refused something that the next marker stands for.
+    fn check(&mut self, posted: Result<(), CudaError>) {
+        let Err(error) = posted else { return };
+        let text = format!("gin: the driver refused copies ({error}); queues to that rank fail");
+        log::say_once(Level::Error, &text);
+        self.broken_from = self.broken_from.min(self.issued + 1);
+    }
+
+    /// Writes a marker behind what was posted since the last call.
+    pub fn mark(&mut self, entered: &Entered<'_>) {
+        if !core::mem::take(&mut self.posted) {
+            return;
+        }
+        self.flush(entered);
         // SAFETY: a pinned word, which stands as long as the stream (`new`).
-        unsafe { self.stream.write64(entered, self.device, self.issued) }
+        let marked = unsafe { self.stream.write64(entered, self.device, self.issued + 1) };
+        self.check(marked);
+        self.issued += 1;
+        if marked.is_ok() {
+            self.taken = self.issued;
+        }
     }
 
     /// The number of the last marker that has come.
@@ -72,13 +129,18 @@ impl Road {
         word.load(Ordering::Acquire) // pairs with the stream's write, which is fenced
     }
 
-    /// The next operation that has ended.
-    pub fn ended(&mut self) -> Option<Pending> {
-        let (number, _) = self.pending.front()?;
-        if *number > self.reached() {
+    /// The next operation that has ended, and how.
+    pub fn ended(&mut self) -> Option<(Pending, Result<(), Syndrome>)> {
+        let number = self.pending.front()?.0;
+        // what was posted before a refusal is done once the last marker has come
+        if self.reached() < number.min(self.taken) || number > self.issued {
             return None;
         }
-        self.pending.pop_front().map(|(_, pending)| pending)
+        let outcome = match number < self.broken_from {
+            true => Ok(()),
+            false => Err(Syndrome::RemoteOperation),
+        };
+        self.pending.pop_front().map(|(_, pending)| (pending, outcome))
     }
 
     /// Whether no operation is under way.
@@ -88,7 +150,7 @@ impl Road {
 
     /// Whether all that was ever posted has ended.
     pub fn is_idle(&self) -> bool {
-        !self.posted && self.reached() >= self.issued
+        !self.posted && self.reached() >= self.taken
     }
 
     /// Forgets the operations of a context.

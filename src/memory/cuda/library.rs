@@ -11,8 +11,8 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::fmt;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmemAccessDesc, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule, CUresult, CUstream,
-    CUstreamCaptureMode, CUuuid,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemcpyAttributes, CUmodule, CUresult,
+    CUstream, CUstreamCaptureMode, CUuuid,
 };
 use std::sync::OnceLock;
 
@@ -62,7 +62,7 @@ impl fmt::Display for LoadError {
 /// Declares a table of functions, which may hold another table, and how it is filled.
 macro_rules! functions {
     (
-        $(#[$about:meta])* $table:ident $($part:ident: $parts:ident)?;
+        $(#[$about:meta])* $table:ident $($part:ident: $parts:ident),*;
         $($(#[$doc:meta])* $field:ident($($argument:ty),*) = $name:literal,)*
     ) => {
         $(#[$about])*
@@ -72,7 +72,7 @@ macro_rules! functions {
             $(
                 /// Functions that only a part of the library needs, or which of them is missing.
                 pub $part: Result<$parts, LoadError>,
-            )?
+            )*
         }
 
         impl $table {
@@ -93,7 +93,7 @@ macro_rules! functions {
                     $(
                         // SAFETY: by this function's contract.
                         $part: unsafe { $parts::find(handle) },
-                    )?
+                    )*
                 })
             }
         }
@@ -117,8 +117,19 @@ functions! {
 }
 
 functions! {
+    /// What copies many ranges by one call: CUDA 13 and later.
+    Batches;
+    /// Copies: targets, sources, bytes, how many; attributes, from which copy on each, how many;
+    /// stream.
+    copies(
+        *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut CUmemcpyAttributes,
+        *mut usize, usize, CUstream
+    ) = c"cuMemcpyBatchAsync_v2",
+}
+
+functions! {
     /// The functions. They stay good for ever: the library is never unloaded.
-    Library kernels: Kernels;
+    Library kernels: Kernels, batches: Batches;
     /// Starts the driver.
     init(c_uint) = c"cuInit",
     /// The name of an error.
@@ -187,7 +198,9 @@ functions! {
     copy_in(CUdeviceptr, *const c_void, usize, CUstream) = c"cuMemcpyHtoDAsync_v2",
     /// Copies device memory to pinned host memory.
     copy_out(*mut c_void, CUdeviceptr, usize, CUstream) = c"cuMemcpyDtoHAsync_v2",
-    /// Writes a word behind what the stream did before.
+    /// Writes a word of four bytes behind what the stream did before.
+    write32(CUstream, CUdeviceptr, u32, c_uint) = c"cuStreamWriteValue32_v2",
+    /// The same of eight.
     write64(CUstream, CUdeviceptr, u64, c_uint) = c"cuStreamWriteValue64_v2",
 }
 

@@ -7,12 +7,14 @@
 //! - [`gpu`]: one GPU and its primary context, entered and left around calls
 //! - [`vmm`]: memory with an exportable handle, here and in another process
 //! - [`pinned`]: host memory that the GPU maps
+//! - [`batch`]: copies that go to the driver in one call
 //! - [`stream`]: copies, and markers that say when they are done
 //! - [`kernel`]: copies within one GPU by a kernel, which can be taken back until it starts
 //!
 //! *Rules of the data path*: no allocation, no free, no synchronisation, no wait of a stream. A
 //! thread that has entered a GPU captures nothing by accident: see [`gpu::Entered`].
 
+pub mod batch;
 pub mod gpu;
 pub mod kernel;
 pub mod library;
@@ -20,6 +22,7 @@ pub mod pinned;
 pub mod stream;
 pub mod vmm;
 
+pub use batch::Batch;
 pub use gpu::{Entered, Gpu};
 pub use kernel::{Kernel, KernelError, Progress};
 pub use library::{CudaError, Library, LoadError};

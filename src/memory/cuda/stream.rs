@@ -125,6 +125,23 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Writes four bytes; else as [`Stream::write64`].
+    ///
+    /// # Safety
+    /// - as there.
+    pub unsafe fn write32(
+        &self,
+        entered: &Entered<'_>,
+        to: u64,
+        value: u32,
+    ) -> Result<(), CudaError> {
+        // SAFETY: by this function's contract; zero asks for the fence before the write.
+        let code = unsafe { (entered.library().write32)(self.stream, to, value, 0) };
+        entered.library().check("cuStreamWriteValue32", code)
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         let Ok(entered) = self.gpu.enter() else { return };

@@ -50,13 +50,17 @@ struct stream {
 
 /* ---- kernels: what copy.ptx does, by one thread */
 
-enum { BEGUN = 1, COPIED, GAVE_WAY, ENDED = 0, DID_COPY };
+enum { BEGUN = 1, COPIED, GAVE_WAY, ENDED = 0, DID_COPY, BATCHES };
 static pthread_mutex_t kernels = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static int held;
-static uint64_t counts[2];
+static uint64_t counts[3];
 
 /* As if all multiprocessors were busy, or not any more. */
+/* Whether copies between device addresses are refused. */
+static int refusing;
+EXPORT void double_refuse(int refuse) { __atomic_store_n(&refusing, refuse, __ATOMIC_SEQ_CST); }
+
 EXPORT void double_hold(int hold) {
     pthread_mutex_lock(&kernels);
     held = hold;
@@ -64,7 +68,7 @@ EXPORT void double_hold(int hold) {
     pthread_mutex_unlock(&kernels);
 }
 
-/* How many kernels have ended, or have copied. */
+/* How many kernels have ended, or have copied, and how many batches of copies were taken. */
 EXPORT uint64_t double_count(int which) {
     return __atomic_load_n(&counts[which], __ATOMIC_SEQ_CST);
 }
@@ -104,6 +108,8 @@ static void perform(const struct work *work) {
         run(work->copy);
     else if (work->from)
         memcpy(work->to, work->from, work->bytes);
+    else if (work->bytes == 4)
+        __atomic_store_n((uint32_t *)work->to, (uint32_t)work->value, __ATOMIC_RELEASE);
     else
         __atomic_store_n((uint64_t *)work->to, work->value, __ATOMIC_RELEASE);
 }
@@ -333,7 +339,20 @@ EXPORT int cuStreamDestroy_v2(struct stream *stream) {
 }
 
 EXPORT int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, struct stream *stream) {
-    return queue(stream, (void *)to, (void *)from, bytes, 0);
+    return refusing ? INVALID : queue(stream, (void *)to, (void *)from, bytes, 0);
+}
+/* A batch has no order, so it is done from its end on. */
+EXPORT int cuMemcpyBatchAsync_v2(uintptr_t *to, uintptr_t *from, size_t *bytes, size_t count,
+                                 const int *attributes, size_t *first, size_t kinds,
+                                 struct stream *stream) {
+    const int in_order_of_stream = 1;
+    if (refusing || kinds != 1 || *first != 0 || attributes[0] != in_order_of_stream || count < 2)
+        return INVALID;
+    __atomic_fetch_add(&counts[BATCHES], 1, __ATOMIC_SEQ_CST);
+    while (count-- > 0)
+        if (queue(stream, (void *)to[count], (void *)from[count], bytes[count], 0))
+            return NO_MEMORY;
+    return OK;
 }
 EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes,
                                 struct stream *stream) {
@@ -341,6 +360,10 @@ EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes,
 }
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, struct stream *stream) {
     return queue(stream, to, (void *)from, bytes, 0);
+}
+EXPORT int cuStreamWriteValue32_v2(struct stream *stream, uintptr_t to, uint32_t value,
+                                   unsigned flags) {
+    return flags ? INVALID : queue(stream, (void *)to, NULL, sizeof value, value);
 }
 EXPORT int cuStreamWriteValue64_v2(struct stream *stream, uintptr_t to, uint64_t value,
                                    unsigned flags) {

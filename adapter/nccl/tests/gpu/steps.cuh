@@ -230,7 +230,11 @@ __global__ void barrier_step(Step s, int rounds) {
     for (uint64_t round = 1; round <= rounds; round++) {
         if (threadIdx.x == 0) gin.putValue(world, s.peer, s.target, s.to, round);
         barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel, FENCE);
-        if (threadIdx.x == 0 && (*word < round || *word > round + 1)) s.report->wrong++;
+        uint64_t seen = *word;
+        if (threadIdx.x == 0 && (seen < round || seen > round + 1) && s.report->wrong++ == 0) {
+            s.report->seen = seen;
+            s.report->expected = round;
+        }
     }
 }
 

@@ -1,0 +1,140 @@
+//! Copies to another rank, which go to the driver in batches. The double does a batch from its end
+//! on, since the driver promises no order.
+
+use super::*;
+
+const BYTES: usize = 1 << 16;
+const BATCHES: i32 = 2;
+
+fn batches() -> u64 {
+    // SAFETY: the double's function of this name has this type.
+    let count: extern "C" fn(i32) -> u64 = unsafe { std::mem::transmute(double(c"double_count")) };
+    count(BATCHES)
+}
+
+fn refuse(refused: bool) {
+    // SAFETY: the double's function of this name has this type.
+    let refuse: extern "C" fn(i32) = unsafe { std::mem::transmute(double(c"double_refuse")) };
+    refuse(refused.into());
+}
+
+/// The next number of a sequence that looks random.
+fn next(state: &mut u64) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize
+}
+
+fn byte(at: usize) -> u8 {
+    (at * 37 + at / 251) as u8
+}
+
+/// Posts a round of overlapping puts under one doorbell, and does the same to `expected`.
+fn round(queue: &mut FakeQueue<'static>, key: u32, state: &mut u64, expected: &mut [u8]) -> u64 {
+    const AREA: usize = 4096;
+    let mut last = 0;
+    for _ in 0..40 {
+        let bytes = 1 + next(state) % 300;
+        let (to, from) = (next(state) % (AREA - bytes), next(state) % (BYTES - bytes));
+        let remote = Address { key, offset: to as u64 };
+        last = match next(state) % 5 {
+            0 => {
+                let mut data = [0; 28];
+                let value = [byte(from), byte(from + 1), 3, 4];
+                data[..4].copy_from_slice(&value);
+                expected[to / 4 * 4..][..4].copy_from_slice(&value);
+                let remote = Address { key, offset: (to / 4 * 4) as u64 };
+                queue.write(&Work::WriteInline { remote, data, bytes: 4 }, 0)
+            }
+            _ => {
+                for at in 0..bytes {
+                    expected[to + at] = byte(from + at);
+                }
+                queue.write(&Work::Write { remote, local: whole(key, AREA + from, bytes) }, 0)
+            }
+        };
+    }
+    queue.ring();
+    last
+}
+
+/// The first part of a window is what the peer puts to, the rest what it puts.
+#[test]
+fn puts_of_a_batch_keep_their_order_where_they_overlap() {
+    if !is_child() {
+        return all_succeed(start(
+            "copies::puts_of_a_batch_keep_their_order_where_they_overlap",
+            14,
+            2,
+        ));
+    }
+    let rank = Rank::open();
+    let peer = 1 - rank.device.rank;
+    let (window, key, memory) = rank.window(4096 + BYTES);
+    for at in 0..BYTES {
+        // SAFETY: a byte of the window that nobody else touches now.
+        unsafe { ((window + 4096 + at as u64) as *mut u8).write(byte(at)) };
+    }
+    let (arrived, signal) = rank.device.signal(0);
+    let mut queue = rank.device.queue(peer, false);
+    let (mut sent, mut got) = (vec![0; 4096], vec![0; 4096]);
+    for number in 1..=20 {
+        let last = round(&mut queue, key, &mut (number * 2 + rank.device.rank as u64), &mut sent);
+        wait_until("a round", || queue.poll(last) == Some(Ok(())));
+        queue.post(&rank.device.add(signal, 1));
+        wait_until("the peer's round", || arrived.load(Ordering::Acquire) == number);
+        expect_of_peer(number * 2 + peer as u64, &mut got);
+        let seen: Vec<u8> = (0..4096).map(|at| read(window + at)).collect();
+        let at = seen.iter().zip(&got).position(|(seen, got)| seen != got);
+        assert_eq!(at, None, "round {number}");
+        // the peer may go on
+        let (read_by, done) = rank.device.signal(1);
+        let told = queue.post(&rank.device.add(done, 1));
+        wait_until("a flush", || queue.poll(told) == Some(Ok(())));
+        wait_until("the peer's look", || read_by.load(Ordering::Acquire) == number);
+    }
+    assert!(batches() > 20, "the driver got no batch");
+    rank.close(&[memory]);
+}
+
+/// What the peer's round with that seed does to `expected`: the same, on a queue of nobody's.
+fn expect_of_peer(seed: u64, expected: &mut [u8]) {
+    let words =
+        || -> &'static [AtomicU64] { Vec::leak((0..64 * 8).map(|_| AtomicU64::new(0)).collect()) };
+    let mut nobody = FakeQueue::new(words(), words(), &words()[0], 1);
+    round(&mut nobody, 0, &mut { seed }, expected);
+}
+
+/// Copies that the driver refuses are errors of their queue, and of later ones to that rank; the
+/// rank's own queue goes on.
+#[test]
+fn copies_that_the_driver_refuses_are_error_completions() {
+    if !is_child() {
+        return all_succeed(start(
+            "copies::copies_that_the_driver_refuses_are_error_completions",
+            14,
+            2,
+        ));
+    }
+    let rank = Rank::open();
+    let peer = 1 - rank.device.rank;
+    let (_, key, memory) = rank.window(BYTES);
+    let mut queue = rank.device.queue(peer, false);
+    let put = |at: u64| {
+        let remote = Address { key, offset: at };
+        Work::Write { remote, local: whole(key, 0, 64) }
+    };
+    let good = queue.post(&put(64));
+    wait_until("a good put", || queue.poll(good) == Some(Ok(())));
+    refuse(true);
+    let first = queue.write(&put(128), 0);
+    let second = queue.write(&put(256), 0);
+    queue.ring();
+    wait_until("an error", || queue.poll(first) == Some(Err(0x14)));
+    wait_until("a flush", || queue.poll(second) == Some(Err(0x05)));
+    refuse(false);
+    assert!(rank.has_failed());
+    let mut own = rank.device.queue(rank.device.rank, false);
+    let index = own.post(&Work::Nop);
+    wait_until("another queue", || own.poll(index) == Some(Ok(())));
+    rank.close(&[memory]);
+}
