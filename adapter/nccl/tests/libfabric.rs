@@ -99,6 +99,14 @@ fn close_waits_for_no_peer_over_libfabric() {
     play_connected("closed_at_once");
 }
 
+/// The peer's next set-up stood while a connection was closed.
+#[test]
+fn connections_are_made_while_closed_ones_wait_for_their_peer() {
+    let Some(_alone) = provider() else { return };
+    play("closed_aside", 12);
+    play_connected("closed_aside");
+}
+
 #[test]
 fn traffic_at_random_arrives_whole_over_libfabric() {
     let Some(_alone) = provider() else { return };

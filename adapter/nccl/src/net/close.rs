@@ -1,6 +1,7 @@
 //! The end of connections. Never waits for a peer: what is still on its way to one, and fences that
 //! need its word, one thread of the process sees off, which ends when nothing is left. A call waits
-//! for memory of requests alone, which a rail may still use.
+//! in two cases: a rail may still use memory of requests, or [`SEEN_OFF_MAX`] connections are seen
+//! off already.
 #![forbid(unsafe_code)]
 
 use super::comm::Comm;
@@ -12,7 +13,7 @@ use crosstie::base::units::Span;
 use crosstie::host::endpoint::Closing;
 use crosstie::memory::threads;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,10 @@ const STEPS: usize = 256;
 /// How long memory may take to be let go by rails that must be fenced: longer than the library
 /// itself waits for a fence.
 const STOP_MAX: Duration = Duration::from_secs(15);
+/// Connections and endpoints that the thread sees off at a time. A close beyond waits until one of
+/// them has ended, which takes [`LINGER_MAX`] at most. An endpoint has room for about a hundred, so
+/// that ten of them wait for peers that say nothing.
+const SEEN_OFF_MAX: usize = 1000;
 /// How long what is on its way is seen off, and the end of the plugin may wait for it: longer than
 /// the library itself waits for a peer, unless `CROSSTIE_PEER_TIMEOUT_MS` is longer.
 const LINGER_MAX: Duration = Duration::from_secs(60);
@@ -48,6 +53,7 @@ const ROOMS: u64 = 0;
 #[derive(Default)]
 struct Door {
     state: Mutex<State>,
+    /// Something was seen off.
     changed: Condvar,
 }
 
@@ -62,6 +68,9 @@ struct State {
     /// Contexts whose end waits, and whether the last end does, for all.
     awaited: Vec<u64>,
     is_last: bool,
+    /// Closes that wait until fewer are seen off, and whether the log has said that some do.
+    held: usize,
+    is_told: bool,
     /// The thread that was started last, until somebody has waited for it.
     thread: Option<JoinHandle<()>>,
     /// Whether it works.
@@ -78,6 +87,8 @@ static DOOR: OfProcess<Door> = OfProcess::new(
             contexts: Vec::new(),
             awaited: Vec::new(),
             is_last: false,
+            held: 0,
+            is_told: false,
             thread: None,
             works: false,
             number: 0,
@@ -112,7 +123,7 @@ pub fn close(comm: Box<Comm>) {
     // what is seen off are bytes of the endpoint's own; where no fence came, pins keep the memory
     forget(&room, &memories);
     let parting = Parting { context, room, connection, memories, closed: start };
-    DOOR.get().begin(context, |state| state.fresh.push(parting));
+    DOOR.get().see_off(parting, SEEN_OFF_MAX);
 }
 
 /// Whether a close that is not over waits for rails to let go of memory of requests.
@@ -171,8 +182,34 @@ impl Parting {
 }
 
 impl Door {
-    fn begin(&'static self, context: u64, hand_over: impl FnOnce(&mut State)) {
+    /// Hands a connection over to the thread, as soon as it has fewer than `most`.
+    fn see_off(&'static self, parting: Parting, most: usize) {
         let mut state = locked(&self.state);
+        if state.contexts.len() >= most {
+            if !std::mem::replace(&mut state.is_told, true) {
+                log::warn(&format!(
+                    "{most} closed connections wait for their peers; closing another waits until \
+                     one of them has ended"
+                ));
+            }
+            state.held += 1;
+            state = self.wait_while(state, |state| state.contexts.len() >= most);
+            state.held -= 1;
+        }
+        let context = parting.context;
+        self.begin_locked(state, context, |state| state.fresh.push(parting));
+    }
+
+    fn begin(&'static self, context: u64, hand_over: impl FnOnce(&mut State)) {
+        self.begin_locked(locked(&self.state), context, hand_over);
+    }
+
+    fn begin_locked(
+        &'static self,
+        mut state: MutexGuard<'_, State>,
+        context: u64,
+        hand_over: impl FnOnce(&mut State),
+    ) {
         state.contexts.push(context);
         hand_over(&mut state);
         if state.works {
@@ -238,17 +275,13 @@ impl Door {
         }
     }
 
-    /// Waits until all of a context is seen off; at the last end of any, until all is, and the
-    /// thread has ended.
-    fn finish(&self, context: u64, is_last: bool) {
-        let is_left = |state: &State| match is_last {
-            true => !state.contexts.is_empty(),
-            false => state.contexts.contains(&context),
-        };
+    /// Waits as long as `is_left`, and sees off what is left itself where there is no thread.
+    fn wait_while<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        is_left: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'s, State> {
         let mut own = Vec::new();
-        let mut state = locked(&self.state);
-        state.awaited.push(context);
-        state.is_last |= is_last;
         while is_left(&state) {
             if !state.works {
                 // no thread could be started
@@ -263,6 +296,20 @@ impl Door {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
+        state
+    }
+
+    /// Waits until all of a context is seen off; at the last end of any, until all is, and the
+    /// thread has ended.
+    fn finish(&self, context: u64, is_last: bool) {
+        let is_left = |state: &State| match is_last {
+            true => !state.contexts.is_empty(),
+            false => state.contexts.contains(&context),
+        };
+        let mut state = locked(&self.state);
+        state.awaited.push(context);
+        state.is_last |= is_last;
+        state = self.wait_while(state, is_left);
         state.awaited.retain(|other| *other != context);
         state.is_last &= !is_last;
         let thread = if is_last { state.thread.take() } else { None };
@@ -427,6 +474,41 @@ mod tests {
             assert_eq!(*thread.get_or_insert(its), its);
         }
         for connection in all {
+            room.enter().endpoint().linger_end(connection, Span::millis(1));
+        }
+        door.finish(1, true);
+        drop(stopped);
+        context_close(context).unwrap();
+    }
+
+    /// There was no bound: peers that say nothing kept any number.
+    #[test]
+    fn close_beyond_the_bound_waits_for_one_to_end() {
+        let door: &'static Door = Box::leak(Box::default());
+        let context = context_open(None, None).unwrap();
+        let (room, peer) = (over_tcp(), over_tcp());
+        let connections: [Handle; 3] = std::array::from_fn(|_| connected(&room, &peer));
+        let stopped = peer.enter();
+        let partings = connections.map(|connection| {
+            fill_up(&room, connection);
+            assert!(!step(&room, connection));
+            let (room, closed) = (Arc::clone(&room), Instant::now());
+            Parting { context: 1, room, connection, memories: Vec::new(), closed }
+        });
+        let most = partings.len() - 1;
+        let [first, second, third] = partings;
+        door.see_off(first, most);
+        door.see_off(second, most);
+        let beyond = std::thread::spawn(move || door.see_off(third, most));
+        while locked(&door.state).held == 0 {
+            assert!(!beyond.is_finished(), "a third is seen off beside {most}");
+            std::thread::yield_now();
+        }
+        assert_eq!(locked(&door.state).contexts.len(), most);
+        room.enter().endpoint().linger_end(connections[0], Span::millis(1));
+        beyond.join().unwrap();
+        assert_eq!(locked(&door.state).held, 0);
+        for connection in connections {
             room.enter().endpoint().linger_end(connection, Span::millis(1));
         }
         door.finish(1, true);

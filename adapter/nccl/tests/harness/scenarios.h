@@ -728,6 +728,47 @@ static void closed_at_once(void) {
     OK(net_finalize(&net));
 }
 
+/* The peer's process stands still while many connections to it are closed. What waits for its word
+ * waits aside: no close does, and the next connection of the same device is made and used before
+ * the peer goes on. */
+static void closed_aside(void) {
+    enum { COUNT = 20 };
+    struct net net = started();
+    struct pair pairs[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        pairs[i] = cross(&net, 0);
+        exchange(&net, pairs[i], SHORT, 3, 10);
+    }
+    meet();
+    char byte = 0;
+    if (rank == 0) {
+        int status = 0;
+        CHECK(!kill(peer_process, SIGSTOP));
+        CHECK(waitpid(peer_process, &status, WUNTRACED) == peer_process && WIFSTOPPED(status));
+        long before = yields;
+        for (int i = 0; i < COUNT; i++) part(&net, pairs[i]);
+        CHECK(yields == before);
+        /* endpoints of one peer alone are fenced without its word */
+        char *provider = getenv("CROSSTIE_OFI_PROVIDER");
+        int waits = provider && !strstr(provider, "@msg");
+        CHECK(!waits || threads_called("crosstie-close") == 1);
+        unsigned char handle[HANDLE];
+        void *listener = NULL;
+        OK(net_listen(&net, 0, handle, &listener));
+        struct pair loop = joined(&net, listener, handle);
+        OK(net_close(&net, CLOSE_LISTEN, listener));
+        for (uint64_t turn = 0; turn < 20; turn++) pass(&net, loop, turn);
+        part(&net, loop);
+        CHECK(!waits || threads_called("crosstie-close") == 1);
+        CHECK(!kill(peer_process, SIGCONT));
+        tell(&byte, 1);
+    } else {
+        hear(&byte, 1);
+        for (int i = 0; i < COUNT; i++) part(&net, pairs[i]);
+    }
+    OK(net_finalize(&net));
+}
+
 /* NCCL opens the plugin again and again in one process: the heap does not grow with it. */
 static void cycles(void) {
     struct net net = started();
@@ -1084,6 +1125,7 @@ static const struct scenario SCENARIOS[] = {
     {"peer_stops", 2, peer_stops}, {"ends_apart", 2, ends_apart}, {"settings", 0, settings},
     {"abandoned", 0, abandoned}, {"abandoned_late", 0, abandoned_late},
     {"cycles", 0, cycles}, {"closed_at_once", 1, closed_at_once},
+    {"closed_aside", 1, closed_aside},
     {"reload", 1, reload}, {"crews", 1, crews}, {"sharers", 0, sharers}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
     {"strangers", 1, strangers}, {"numbering", 1, numbering},
