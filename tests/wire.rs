@@ -561,6 +561,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("ring", "records", checks::ring_seed()),
         ("rings", "records", checks::rings_seed()),
         ("stream", "frames", checks::stream_seed()),
+        ("sums", "frames", checks::sums_seed()),
     ]
 }
 
@@ -787,6 +788,18 @@ fn decoders_take_any_damage_to_valid_bytes() {
             }
             bytes.truncate(bytes.len() - random() % 8 / 7 * (random() % bytes.len()));
             check(&bytes);
+        }
+    }
+}
+
+/// Each bit of each byte, and none.
+#[test]
+fn w9_1_byte_that_is_changed_is_not_believed() {
+    let seed = checks::sums_seed();
+    for place in 0..seed.len() as u16 + 100 {
+        for change in (0..8).map(|bit| 1u8 << bit).chain([0]) {
+            let [low, high] = place.to_le_bytes();
+            checks::sums(&[&[low, high, change], &seed[3..]].concat());
         }
     }
 }

@@ -13,12 +13,16 @@ pub use shared::{ring, ring_seed, rings, rings_seed};
 mod streams;
 #[allow(unused_imports)]
 pub use streams::{stream, stream_seed};
+#[path = "sums.rs"]
+mod summed;
+#[allow(unused_imports)]
+pub use summed::{sums, sums_seed};
 
 /// One decoder's check.
 pub type Check = fn(&[u8]);
 
 /// Every check under the name of its fuzz target and corpus.
-pub const ALL: [(&str, Check); 12] = [
+pub const ALL: [(&str, Check); 13] = [
     ("head", head),
     ("descriptor", descriptor),
     ("slot", slot),
@@ -31,6 +35,7 @@ pub const ALL: [(&str, Check); 12] = [
     ("ring", ring),
     ("rings", rings),
     ("stream", stream),
+    ("sums", sums),
 ];
 
 /// W1.

@@ -10,8 +10,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, DownCause, LocalSpan, MemoryKind, Op, OpId, OpKind, Provider, RailKey,
-    Region, RemoteSpan, Source,
+    Completion, Domain, DownCause, Head, LocalSpan, MemoryKind, Op, OpId, OpKind, Provider,
+    RailKey, Region, RemoteSpan, Source,
 };
 use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::tcp::{Limits, Settings, Tcp, bytes};
@@ -42,6 +42,28 @@ fn frame(data: &[u8]) {
 /// fuzzer would guess, are put in the place of the numbers 1 to 8 there.
 pub fn stream(data: &[u8]) {
     frame(data);
+    run(false, |key, start| translated(data, key, start));
+}
+
+/// What a rail has reported that was no failure.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub enum Seen {
+    Received(Head, Vec<u8>),
+    Immediate(u32),
+    Done(OpId),
+}
+
+/// What a rail has reported, and what lies in its region then.
+#[derive(Default)]
+pub struct Run {
+    pub seen: Vec<Seen>,
+    pub memory: Vec<u8>,
+    down: bool,
+}
+
+/// Lets a rail, with `sums` or without, read what its peer says, which is told the key and the
+/// address of the rail's region.
+pub fn run(sums: bool, said: impl FnOnce(u64, u64) -> Vec<u8>) -> Run {
     // to the rail a stream is a stream, and thousands of these leave no ports behind
     let (near, mut far) = UnixStream::pair().expect("a pair of sockets");
     far.set_nonblocking(true).expect("a flag of our own socket");
@@ -51,29 +73,31 @@ pub fn stream(data: &[u8]) {
     let settings = Settings::default();
     // SAFETY: no threads.
     let mut own = unsafe { Tcp::open(&mut carver, &LIMITS, domain, settings) }.expect("a rail");
-    own.peer_open(PEER, &[near.as_raw_fd()]).expect("a fresh peer");
+    own.peer_open_with(PEER, &[near.as_raw_fd()], sums).expect("a fresh peer");
     let mut memory = [0x5a_u8; OWN_BYTES + 2 * BESIDE];
     let start = memory.as_mut_ptr().expose_provenance() as u64 + BESIDE as u64;
     let region = Region { address: start, length: Bytes::of(OWN_BYTES), kind: MemoryKind::Host };
     // SAFETY: the bytes outlive the rail's last poll.
     let key = unsafe { domain.register(region) }.expect("room for a region");
     post_some(&mut own, start, key);
-    let lies = translated(data, key.0, start);
+    let lies = said(key.0, start);
     // A liar who is not listened to any more has said enough.
     let _ = far.write_all(&lies[..lies.len().min(LIES_MAX)]);
     let _ = far.shutdown(Shutdown::Write);
-    let mut down = false;
+    let mut run = Run::default();
     for n in 0..POLLS_MAX {
         // a clock that runs: the rail waits a while for more bytes of who has not said goodbye
-        down |= poll(&mut own, Instant(u64::from(n) * POLL_NANOS));
-        if down {
+        poll(&mut own, Instant(u64::from(n) * POLL_NANOS), &mut run);
+        if run.down {
             break;
         }
         let _ = far.read(&mut [0; 4096]);
     }
-    assert!(down, "the peer is gone and still counts as there");
+    assert!(run.down, "the peer is gone and still counts as there");
     let touched = memory[..BESIDE].iter().chain(&memory[BESIDE + OWN_BYTES..]).any(|b| *b != 0x5a);
     assert!(!touched, "bytes beside the region were written");
+    run.memory = memory.to_vec();
+    run
 }
 
 /// One op of each kind that waits for an answer.
@@ -92,29 +116,33 @@ fn post_some(own: &mut Tcp, start: u64, key: RailKey) {
     }
 }
 
-/// Polls once; says whether the peer is down.
-fn poll(own: &mut Tcp, now: Instant) -> bool {
+/// Polls once.
+fn poll(own: &mut Tcp, now: Instant, run: &mut Run) {
     let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
     let mut out = [nothing; 4];
     let count = own.poll(&mut out, Bytes::kib(64), now);
-    let mut down = false;
     for completion in &out[..count] {
-        if let Completion::Received { peer, slot, length, .. } = completion {
-            let mut payload = [0; 8 << 10];
-            own.received_peek(*peer, *slot, &mut payload[..*length as usize]);
-            // the odd ones stay held, so that there is an end of slots too
-            if *length % 2 == 0 {
-                own.received_release(*peer, *slot);
+        match completion {
+            Completion::Received { peer, slot, head, length } => {
+                let mut payload = vec![0; *length as usize];
+                own.received_peek(*peer, *slot, &mut payload);
+                run.seen.push(Seen::Received(*head, payload));
+                // the odd ones stay held, so that there is an end of slots too
+                if *length % 2 == 0 {
+                    own.received_release(*peer, *slot);
+                }
             }
+            Completion::Immediate { immediate, .. } => run.seen.push(Seen::Immediate(*immediate)),
+            Completion::Done { id, result: Ok(()), .. } => run.seen.push(Seen::Done(*id)),
+            Completion::Done { .. } | Completion::Fenced { .. } => {}
+            Completion::PeerDown { .. } => run.down = true,
         }
-        down |= matches!(completion, Completion::PeerDown { .. });
     }
-    down
 }
 
 /// `data` with the numbers 1 (the key) and 2 to 8 (addresses around the region) replaced in the
 /// words where frames that follow each other from the start have them.
-fn translated(data: &[u8], key: u64, start: u64) -> Vec<u8> {
+pub fn translated(data: &[u8], key: u64, start: u64) -> Vec<u8> {
     let mut lies = data.to_vec();
     let mut at = 0;
     while let Ok(frame) = StreamFrame::decode(&lies[at.min(lies.len())..]) {
