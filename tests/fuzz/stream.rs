@@ -45,20 +45,28 @@ pub fn stream(data: &[u8]) {
     run(false, |key, start| translated(data, key, start));
 }
 
-/// What a rail has reported that was no failure.
+/// What has come of the peer's own accord.
 #[derive(Clone, Eq, PartialEq, Debug)]
-pub enum Seen {
+pub enum Arrival {
     Received(Head, Vec<u8>),
     Immediate(u32),
-    Done(OpId),
 }
 
-/// What a rail has reported, and what lies in its region then.
+/// What a rail has reported that was no failure, and what lies in its region then.
 #[derive(Default)]
 pub struct Run {
-    pub seen: Vec<Seen>,
+    pub arrived: Vec<Arrival>,
+    /// Ops of ours that have ended well. They are reported at another time than what arrives.
+    pub done: Vec<OpId>,
     pub memory: Vec<u8>,
     down: bool,
+}
+
+impl Run {
+    /// Whether it has reported nothing that the other has not, in the same order.
+    pub fn is_start_of(&self, other: &Run) -> bool {
+        other.arrived.starts_with(&self.arrived) && other.done.starts_with(&self.done)
+    }
 }
 
 /// Lets a rail, with `sums` or without, read what its peer says, which is told the key and the
@@ -126,14 +134,16 @@ fn poll(own: &mut Tcp, now: Instant, run: &mut Run) {
             Completion::Received { peer, slot, head, length } => {
                 let mut payload = vec![0; *length as usize];
                 own.received_peek(*peer, *slot, &mut payload);
-                run.seen.push(Seen::Received(*head, payload));
+                run.arrived.push(Arrival::Received(*head, payload));
                 // the odd ones stay held, so that there is an end of slots too
                 if *length % 2 == 0 {
                     own.received_release(*peer, *slot);
                 }
             }
-            Completion::Immediate { immediate, .. } => run.seen.push(Seen::Immediate(*immediate)),
-            Completion::Done { id, result: Ok(()), .. } => run.seen.push(Seen::Done(*id)),
+            Completion::Immediate { immediate, .. } => {
+                run.arrived.push(Arrival::Immediate(*immediate));
+            }
+            Completion::Done { id, result: Ok(()), .. } => run.done.push(*id),
             Completion::Done { .. } | Completion::Fenced { .. } => {}
             Completion::PeerDown { .. } => run.down = true,
         }
