@@ -1,7 +1,7 @@
 //! Adds to words of windows (NCCL's "VA signals"), which the word's owner performs.
 //!
-//! A rank asks the owner by its [outbox]. The owner's engine takes what all
-//! ranks ask, reads the words into pinned memory, writes the sums by its stream, and answers. It
+//! A rank asks the owner by its [outbox]. The owner's engine takes what all ranks ask, reads the
+//! words into pinned memory, copies the sums to where they belong, and answers. It
 //! does one such round at a time, so that no add is lost.
 
 extern crate std;
@@ -299,9 +299,12 @@ impl Adds {
 
     fn write(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
         for (at, sum) in self.sums.iter().enumerate() {
-            let value = self.word(at * 8).load(Ordering::Relaxed).wrapping_add(sum.value);
-            // SAFETY: as above.
-            unsafe { self.stream.write64(entered, sum.address, value) }?;
+            let word = self.word(at * 8);
+            // relaxed: the call below orders it before the copy
+            word.store(word.load(Ordering::Relaxed).wrapping_add(sum.value), Ordering::Relaxed);
+            let from = self.staging.start().wrapping_add(at * 8);
+            // SAFETY: as above, and the staging is not changed until the next marker.
+            unsafe { self.stream.copy_in(entered, sum.address, from, 8) }?;
         }
         self.mark(entered)
     }

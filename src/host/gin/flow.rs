@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::GinError;
-use super::loopback::{Loopback, post_value};
+use super::loopback::Loopback;
 use super::road::Road;
 use crate::hca::completion::Syndrome;
 use crate::hca::executor::Operation;
@@ -100,7 +100,7 @@ impl Flow {
         unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), kept, value.len()) };
         if rank != self.own {
             // SAFETY: by this function's contract.
-            return unsafe { post_value(entered, road, to, kept, value.len()) };
+            return unsafe { road.post(entered).copy_in(entered, to, kept, value.len()) };
         }
         // SAFETY: by this function's contract.
         unsafe { self.loopback.write(entered, road, to, kept, value.len()) };

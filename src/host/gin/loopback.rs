@@ -30,8 +30,11 @@ use std::time::{Duration, Instant};
 pub const DETOUR_BYTES: usize = 8 << 20;
 /// Bytes that a copy goes through at a time, where no other GPU lends memory.
 const STAGING_BYTES: usize = 1 << 20;
-/// How long a kernel may take to start, which takes about 5 µs where there is room.
-const PATIENCE_NS: u64 = 50_000;
+/// How long a kernel may take to start. Where there is room it takes about 5 µs, and up to 90 where
+/// many threads of the GPU read host memory.
+const PATIENCE_NS: u64 = 150_000;
+/// Bytes for each of which it gets a nanosecond more: the detour would take longer for them.
+const PATIENCE_BYTES: u64 = 64;
 /// Most copies that go by the detour, after one was taken back, before the kernel is tried again.
 const REFRAIN_MAX: u32 = 64;
 /// From so many entries in line on, small copies take the detour: the stream does them one behind
@@ -283,7 +286,7 @@ impl Loopback {
                 }
                 Entry::Value(kept, bytes, to) => {
                     // SAFETY: by the contract of `write`.
-                    let posted = unsafe { post_value(entered, road, to, kept, bytes) };
+                    let posted = unsafe { road.post(entered).copy_in(entered, to, kept, bytes) };
                     self.check(posted);
                     true
                 }
@@ -305,7 +308,7 @@ impl Loopback {
                 }
             }
             Some(since_ns) => {
-                let Some(is_copied) = self.verdict(since_ns) else { return false };
+                let Some(is_copied) = self.verdict(since_ns, copy.bytes) else { return false };
                 self.launched_ns = None;
                 self.trust.tell(is_copied);
                 if is_copied {
@@ -320,14 +323,15 @@ impl Loopback {
     }
 
     /// Whether the kernel has copied what is at the front, or never will; `None`: nobody knows yet.
-    fn verdict(&self, since_ns: u64) -> Option<bool> {
+    fn verdict(&self, since_ns: u64, bytes: u64) -> Option<bool> {
         let Some(kernel) = &self.kernel else { return Some(false) };
         match kernel.progress() {
             Progress::Copied => Some(true),
             Progress::GaveWay => Some(false),
             Progress::Begun => None,
             Progress::Waiting => {
-                let is_late = self.now_ns.saturating_sub(since_ns) > PATIENCE_NS;
+                let patience_ns = PATIENCE_NS + bytes / PATIENCE_BYTES;
+                let is_late = self.now_ns.saturating_sub(since_ns) > patience_ns;
                 (is_late && kernel.take_back()).then_some(false)
             }
         }
@@ -387,36 +391,6 @@ impl Drop for Loopback {
             }
             std::thread::sleep(super::engine::NAP);
         }
-    }
-}
-
-/// Posts bytes of pinned memory.
-///
-/// # Safety
-/// - `to` and `kept` are as for [`Loopback::write`], until the road's marker has come.
-pub unsafe fn post_value(
-    entered: &Entered<'_>,
-    road: &mut Road,
-    to: u64,
-    kept: *const u8,
-    bytes: usize,
-) -> Result<(), CudaError> {
-    let stream = road.post(entered);
-    match bytes {
-        8 if to.is_multiple_of(8) => {
-            // SAFETY: eight bytes, by this function's contract.
-            let value = unsafe { kept.cast::<[u8; 8]>().read() };
-            // SAFETY: by this function's contract.
-            unsafe { stream.write64(entered, to, u64::from_le_bytes(value)) }
-        }
-        4 if to.is_multiple_of(4) => {
-            // SAFETY: four bytes, by this function's contract.
-            let value = unsafe { kept.cast::<[u8; 4]>().read() };
-            // SAFETY: by this function's contract.
-            unsafe { stream.write32(entered, to, u32::from_le_bytes(value)) }
-        }
-        // SAFETY: by this function's contract.
-        _ => unsafe { stream.copy_in(entered, to, kept, bytes) },
     }
 }
 

@@ -198,9 +198,7 @@ functions! {
     copy_in(CUdeviceptr, *const c_void, usize, CUstream) = c"cuMemcpyHtoDAsync_v2",
     /// Copies device memory to pinned host memory.
     copy_out(*mut c_void, CUdeviceptr, usize, CUstream) = c"cuMemcpyDtoHAsync_v2",
-    /// Writes a word of four bytes behind what the stream did before.
-    write32(CUstream, CUdeviceptr, u32, c_uint) = c"cuStreamWriteValue32_v2",
-    /// The same of eight.
+    /// Writes a word behind what the stream did before.
     write64(CUstream, CUdeviceptr, u64, c_uint) = c"cuStreamWriteValue64_v2",
 }
 

@@ -108,8 +108,6 @@ static void perform(const struct work *work) {
         run(work->copy);
     else if (work->from)
         memcpy(work->to, work->from, work->bytes);
-    else if (work->bytes == 4)
-        __atomic_store_n((uint32_t *)work->to, (uint32_t)work->value, __ATOMIC_RELEASE);
     else
         __atomic_store_n((uint64_t *)work->to, work->value, __ATOMIC_RELEASE);
 }
@@ -308,10 +306,40 @@ EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void *from, size_t bytes) {
     memcpy((void *)to, from, bytes);
     return OK;
 }
+/* Host memory that the GPU may touch. */
+static struct block registered[BLOCKS];
+
 EXPORT int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
-    return start && bytes && flags == 3 ? OK : INVALID;
+    int code = NO_MEMORY;
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < BLOCKS && code; at++)
+        if (!registered[at].start) {
+            registered[at] = (struct block){start, bytes, -1};
+            code = OK;
+        }
+    pthread_mutex_unlock(&lock);
+    return flags & ~3u ? INVALID : code;
 }
-EXPORT int cuMemHostUnregister(void *start) { return start ? OK : INVALID; }
+static int is_registered(uintptr_t address) {
+    int found = 0;
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < BLOCKS; at++)
+        found |= registered[at].start &&
+                 address - (uintptr_t)registered[at].start < registered[at].bytes;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+EXPORT int cuMemHostUnregister(void *start) {
+    int code = INVALID;
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < BLOCKS; at++)
+        if (start && registered[at].start == start) {
+            registered[at].start = NULL;
+            code = OK;
+        }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
 EXPORT int cuMemHostGetDevicePointer_v2(uintptr_t *out, void *start, unsigned flags) {
     *out = (uintptr_t)start;
     return flags ? INVALID : OK;
@@ -361,13 +389,11 @@ EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes,
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, struct stream *stream) {
     return queue(stream, to, (void *)from, bytes, 0);
 }
-EXPORT int cuStreamWriteValue32_v2(struct stream *stream, uintptr_t to, uint32_t value,
-                                   unsigned flags) {
-    return flags ? INVALID : queue(stream, (void *)to, NULL, sizeof value, value);
-}
+/* A word of device memory may become visible after a later one of host memory, so nothing may be
+ * moved by it. */
 EXPORT int cuStreamWriteValue64_v2(struct stream *stream, uintptr_t to, uint64_t value,
                                    unsigned flags) {
-    return flags ? INVALID : queue(stream, (void *)to, NULL, 8, value);
+    return flags || !is_registered(to) ? INVALID : queue(stream, (void *)to, NULL, 8, value);
 }
 
 /* NCCL's logger. */
