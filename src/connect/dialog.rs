@@ -92,7 +92,9 @@ impl<M: LinkMemory> Control<M> {
         connection.rings_offset = offset;
         self.together_plan(index);
         let arena = self.links[link as usize].arena.as_ref().expect("a link that stands");
-        if let Err(error) = self.memory.populate(arena, offset, self.rings_bytes) {
+        let template = &self.config.template;
+        let rings = (template.send_ring_bytes, template.write_ring_bytes);
+        if let Err(error) = self.memory.populate(arena, offset, rings) {
             self.fail(index, local_memory_error(error));
             return;
         }
@@ -147,6 +149,7 @@ impl<M: LinkMemory> Control<M> {
         if !aligned || end.is_none_or(|end| end > arena_bytes) {
             return Err(RefuseReason::Protocol);
         }
+        self.rings_answer(link, hello, end.unwrap_or(arena_bytes))?;
         let index = self.slot_acquire().ok_or(RefuseReason::Full)?;
         let connection = &mut self.connections[index as usize];
         connection.side = Side::Listener;
@@ -156,6 +159,50 @@ impl<M: LinkMemory> Control<M> {
         self.link_join(index, link);
         self.together_admit(index);
         Ok(index)
+    }
+
+    /// Finds memory for our rings of a connection, at the place of the peer's.
+    fn rings_answer(
+        &mut self,
+        link: u32,
+        hello: &ConnectHello,
+        end: u64,
+    ) -> Result<(), RefuseReason> {
+        if hello.rings_offset < self.links[link as usize].rings_end
+            && self.overlaps(link, hello, end)
+        {
+            return Err(RefuseReason::Protocol);
+        }
+        let rings = (hello.send_ring_bytes, hello.write_ring_bytes);
+        let arena = self.links[link as usize].arena.as_ref().ok_or(RefuseReason::Protocol)?;
+        match self.memory.populate(arena, hello.rings_offset, rings) {
+            Ok(()) => {}
+            Err(MemoryError::Descriptors) => return Err(RefuseReason::Descriptors),
+            Err(MemoryError::Exhausted | MemoryError::System(_)) => {
+                self.memory_short();
+                return Err(RefuseReason::Memory);
+            }
+        }
+        let link = &mut self.links[link as usize];
+        link.rings_end = link.rings_end.max(end);
+        Ok(())
+    }
+
+    /// Whether a connection of the link has rings at the place of another, which ends at `end`.
+    /// *Cost*: a walk over the connections of the link.
+    fn overlaps(&self, link: u32, hello: &ConnectHello, end: u64) -> bool {
+        let rings_bytes = self.config.template.rings_bytes;
+        let mut at = self.links[link as usize].first;
+        while at != NONE {
+            let known = &self.connections[at as usize];
+            let bytes = rings_bytes(known.peer.send_ring_bytes, known.peer.write_ring_bytes);
+            let known_end = known.rings_offset.saturating_add(bytes.unwrap_or(0));
+            if known.rings_offset < end && hello.rings_offset < known_end {
+                return true;
+            }
+            at = known.link_next;
+        }
+        false
     }
 
     /// The peer has made the connection.

@@ -86,7 +86,7 @@ pub enum BandEvent {
     },
 }
 
-/// Which side of a connection we are; the rings are laid out by it.
+/// Which side of a connection we are.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Side {
     /// We connected.
@@ -126,8 +126,10 @@ pub struct LinkParams {
     /// How many lanes the connection has, as both sides know. Lane 0 is up, as generation 1; those
     /// behind it are over TCP, whatever `rail` says.
     pub lanes: u32,
-    /// Address of the connection's rings.
+    /// Address of the rings that we write.
     pub rings_address: usize,
+    /// Address of the rings that the peer writes, mapped for reading.
+    pub peer_rings_address: usize,
     /// Length of one send ring in bytes, as the connector chose it.
     pub send_ring_bytes: u32,
     /// Length of one write ring in bytes, as the connector chose it.
@@ -156,6 +158,7 @@ impl LinkParams {
         stream_count: 0,
         lanes: 1,
         rings_address: 0,
+        peer_rings_address: 0,
         send_ring_bytes: 0,
         write_ring_bytes: 0,
         kernel_copy_pid: None,
@@ -194,13 +197,13 @@ pub struct LocalTemplate {
     pub send_ring_bytes: u32,
     /// Length of one write ring in bytes, when we connect.
     pub write_ring_bytes: u32,
-    /// What rings of such lengths (send, write) take in an arena, both directions; `None`: no such
+    /// What one side's rings of such lengths (send, write) take in its arena; `None`: no such
     /// rings. Applied to what a peer claims, too.
     pub rings_bytes: fn(u32, u32) -> Option<u64>,
 }
 
 impl LocalTemplate {
-    /// What we say of our connection `handle` to `target`, with rings at `rings_offset`.
+    /// What we say of our connection `handle` to `target`, with rings at `rings_offset` of both arenas.
     pub fn hello(&self, index: u32, handle: u64, target: u64, rings_offset: u64) -> ConnectHello {
         ConnectHello {
             connection: handle,

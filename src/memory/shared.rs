@@ -73,12 +73,6 @@ impl SharedMapping {
         SharedMapping::checked(fd, bytes, bytes, Use::Internal)
     }
 
-    /// The same for reading alone. Where the address space has no room for `bytes`, the first
-    /// `head_bytes` are mapped: [`SharedMapping::length`] says which.
-    pub fn view(fd: OwnedFd, bytes: usize, head_bytes: usize) -> Result<SharedMapping, Errno> {
-        SharedMapping::checked(fd, bytes, head_bytes, Use::View)
-    }
-
     fn checked(
         fd: OwnedFd,
         bytes: usize,
@@ -113,9 +107,11 @@ impl SharedMapping {
     }
 
     /// Makes a range read as zero, whatever an earlier use of it left, and allocates `parts` of it,
-    /// each an offset into the range and a length.
+    /// each an offset into the range and a length. Memory that the range has stays: pages of a
+    /// sealed file cannot be given back.
     ///
-    /// *Cost*: a system call for each part, and one more where something was before.
+    /// *Cost*: a system call for each part; where something was before, two more for each piece
+    /// that has memory, which is written.
     pub fn renew(
         &self,
         offset: usize,
@@ -124,9 +120,35 @@ impl SharedMapping {
     ) -> Result<(), Errno> {
         let end = offset.saturating_add(length);
         if offset < self.used.fetch_max(end, Ordering::Relaxed) {
-            self.release(offset, length)?;
+            self.clear(offset, length)?;
         }
         parts.iter().try_for_each(|(at, length)| self.populate(offset + at, *length))
+    }
+
+    /// Writes zeros wherever a range has memory.
+    fn clear(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        self.range(offset, length).ok_or(Errno(libc::EINVAL))?;
+        let end = offset + length;
+        let seek = |from: usize, whence| {
+            // SAFETY: a call on a descriptor that we own; nobody reads through it by place.
+            let at = unsafe { libc::lseek(self.fd.as_raw_fd(), from as libc::off_t, whence) };
+            Errno::check(at).map(|at| at as usize)
+        };
+        let mut at = offset;
+        while at < end {
+            let data = match seek(at, libc::SEEK_DATA) {
+                Ok(data) => data,
+                Err(Errno(libc::ENXIO)) => return Ok(()), // nothing stands behind
+                Err(_) => at,                             // this kernel does not tell
+            };
+            let until = seek(data, libc::SEEK_HOLE).unwrap_or(end).min(end);
+            if data < until {
+                // SAFETY: the piece lies in our mapping (`range`), and nobody uses it.
+                unsafe { self.start.add(data).write_bytes(0, until - data) };
+            }
+            at = until.max(data);
+        }
+        Ok(())
     }
 
     /// Builds the page tables of an allocated range now rather than at its first touch. A kernel
@@ -224,6 +246,28 @@ impl Drop for SharedMapping {
     }
 }
 
+/// A mapping of another process's file for reading alone; unmapped on drop.
+#[derive(Debug)]
+pub struct ViewMapping(SharedMapping);
+
+impl ViewMapping {
+    /// Maps a file as [`SharedMapping::from_fd`] does. Where the address space has no room for
+    /// `bytes`, the first `head_bytes` are mapped: [`ViewMapping::length`] says which.
+    pub fn new(fd: OwnedFd, bytes: usize, head_bytes: usize) -> Result<ViewMapping, Errno> {
+        SharedMapping::checked(fd, bytes, head_bytes, Use::View).map(ViewMapping)
+    }
+
+    /// First byte.
+    pub fn start(&self) -> *const u8 {
+        self.0.start
+    }
+
+    /// Length in bytes.
+    pub fn length(&self) -> usize {
+        self.0.length
+    }
+}
+
 /// Allocates the whole pages of a range of a mapping for real, and builds their page tables; the
 /// bytes stay what they are. `false`: there is no memory. Where the kernel has no such call (before
 /// 5.14) the first touch allocates them.
@@ -316,10 +360,14 @@ mod tests {
             assert!(map_at(&again, BYTES, Use::Internal).is_err(), "opened anew and mapped");
             assert!(seal(&again, libc::F_SEAL_GROW).is_err(), "another seal");
         }
-        let theirs = SharedMapping::view(fd, BYTES, BYTES).unwrap();
+        let theirs = ViewMapping::new(fd, BYTES, BYTES).unwrap();
         // SAFETY: our mapping.
         let changed = unsafe {
-            libc::mprotect(theirs.start().cast(), BYTES, libc::PROT_READ | libc::PROT_WRITE)
+            libc::mprotect(
+                theirs.start().cast_mut().cast(),
+                BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+            )
         };
         assert_ne!(changed, 0, "made writable");
         // SAFETY: the first page of both mappings was allocated.
