@@ -298,13 +298,13 @@ fn answered(rails: u32, lanes: u32, addresses: Option<AddressList>, streams: u32
     let reply = LinkHello {
         endpoint_id: handle.endpoint_id,
         peer_endpoint_id: hello.endpoint_id,
-        arena_bytes: 0,
+        arena_bytes: hello.arena_bytes,
         rails,
         lanes,
         streams: 1,
         ..hello_to(&handle)
     };
-    link.send(Frame::LinkReply(reply), &[]);
+    link.send(Frame::LinkReply(reply), &[&memfd(hello.arena_bytes)]);
     assert!(matches!(link.receive(), Frame::LinkReady(_)));
     if let Some(list) = addresses {
         link.send(Frame::Addresses(list), &[]);

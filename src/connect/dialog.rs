@@ -76,34 +76,6 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Finds memory for a connection's rings and sends `Connect`.
-    fn ask_rings(&mut self, index: u32) {
-        let link = self.connections[index as usize].link;
-        let words = self.arena_words();
-        let row = &mut self.arena_used[link as usize * words..][..words];
-        let word = row.iter().position(|word| *word != u64::MAX);
-        // as many parts as connections, each of which holds one at most
-        let word = word.expect("an arena has a part for every connection");
-        let slot = word as u32 * 64 + row[word].trailing_ones();
-        row[word] |= 1 << (slot % 64);
-        let offset = u64::from(slot) * self.rings_bytes;
-        let connection = &mut self.connections[index as usize];
-        connection.arena_slot = slot;
-        connection.rings_offset = offset;
-        self.together_plan(index);
-        let arena = self.links[link as usize].arena.as_ref().expect("a link that stands");
-        let template = &self.config.template;
-        let rings = (template.send_ring_bytes, template.write_ring_bytes);
-        if let Err(error) = self.memory.populate(arena, offset, rings) {
-            self.fail(index, local_memory_error(error));
-            return;
-        }
-        let connection = &mut self.connections[index as usize];
-        connection.asked = true;
-        connection.owes_hello = true;
-        self.flush(index);
-    }
-
     /// A peer asks for a connection: answered here and now, whoever calls accept later.
     fn asked(&mut self, link: u32, hello: &ConnectHello) {
         match self.admit(link, hello) {
@@ -141,15 +113,7 @@ impl<M: LinkMemory> Control<M> {
         if self.links[link as usize].rail != Rail::Shm {
             return Err(RefuseReason::Protocol);
         }
-        let rings =
-            (self.config.template.rings_bytes)(hello.send_ring_bytes, hello.write_ring_bytes);
-        let end = rings.and_then(|bytes| hello.rings_offset.checked_add(bytes));
-        let arena_bytes = self.links[link as usize].arena_bytes;
-        let aligned = hello.rings_offset.is_multiple_of(os::page_bytes());
-        if !aligned || end.is_none_or(|end| end > arena_bytes) {
-            return Err(RefuseReason::Protocol);
-        }
-        self.rings_answer(link, hello, end.unwrap_or(arena_bytes))?;
+        self.rings_answer(link, hello)?;
         let index = self.slot_acquire().ok_or(RefuseReason::Full)?;
         let connection = &mut self.connections[index as usize];
         connection.side = Side::Listener;
@@ -159,50 +123,6 @@ impl<M: LinkMemory> Control<M> {
         self.link_join(index, link);
         self.together_admit(index);
         Ok(index)
-    }
-
-    /// Finds memory for our rings of a connection, at the place of the peer's.
-    fn rings_answer(
-        &mut self,
-        link: u32,
-        hello: &ConnectHello,
-        end: u64,
-    ) -> Result<(), RefuseReason> {
-        if hello.rings_offset < self.links[link as usize].rings_end
-            && self.overlaps(link, hello, end)
-        {
-            return Err(RefuseReason::Protocol);
-        }
-        let rings = (hello.send_ring_bytes, hello.write_ring_bytes);
-        let arena = self.links[link as usize].arena.as_ref().ok_or(RefuseReason::Protocol)?;
-        match self.memory.populate(arena, hello.rings_offset, rings) {
-            Ok(()) => {}
-            Err(MemoryError::Descriptors) => return Err(RefuseReason::Descriptors),
-            Err(MemoryError::Exhausted | MemoryError::System(_)) => {
-                self.memory_short();
-                return Err(RefuseReason::Memory);
-            }
-        }
-        let link = &mut self.links[link as usize];
-        link.rings_end = link.rings_end.max(end);
-        Ok(())
-    }
-
-    /// Whether a connection of the link has rings at the place of another, which ends at `end`.
-    /// *Cost*: a walk over the connections of the link.
-    fn overlaps(&self, link: u32, hello: &ConnectHello, end: u64) -> bool {
-        let rings_bytes = self.config.template.rings_bytes;
-        let mut at = self.links[link as usize].first;
-        while at != NONE {
-            let known = &self.connections[at as usize];
-            let bytes = rings_bytes(known.peer.send_ring_bytes, known.peer.write_ring_bytes);
-            let known_end = known.rings_offset.saturating_add(bytes.unwrap_or(0));
-            if known.rings_offset < end && hello.rings_offset < known_end {
-                return true;
-            }
-            at = known.link_next;
-        }
-        false
     }
 
     /// The peer has made the connection.
@@ -598,7 +518,7 @@ pub(super) enum Sent {
     Broken,
 }
 
-fn local_memory_error(error: MemoryError) -> ConnectError {
+pub(super) fn local_memory_error(error: MemoryError) -> ConnectError {
     match error {
         MemoryError::Exhausted => ConnectError::Memory,
         MemoryError::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),

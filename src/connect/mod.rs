@@ -7,9 +7,9 @@
 //! takes the lock: it learns of connections from a queue of [`BandEvent`]s. The thread runs from
 //! open; when the last listener, handshake and link is gone it ends, and the next use starts it.
 //!
-//! Two endpoints share one *link* per direction of connecting. Within a host it is a socket, the
-//! arena with the rings of all its connections, both doorbells, and the verdict of a trial whether
-//! each can read the other's memory; between hosts it is a TCP socket. The first connection pays
+//! Two endpoints share one *link* per direction of connecting. Within a host it is a socket, an
+//! arena of each side with the rings that it writes ([`rings`]), both doorbells, and the verdict of
+//! a trial whether each can read the other's memory; between hosts it is a TCP socket. The first connection pays
 //! for it (`LinkHello`, `LinkReply`, `LinkReady`, W8.1); later ones are two frames (`Connect`,
 //! `Accepted`, W8.2), or over TCP a socket per data stream and `Accepted` ([`streams`]). The
 //! listening side answers without waiting for `accept`, so that two ranks that both connect first
@@ -80,6 +80,7 @@ mod reading;
 mod report;
 mod requests;
 mod resume;
+mod rings;
 mod route;
 pub mod routed;
 mod socket;
