@@ -101,8 +101,8 @@ impl<M: LinkMemory> Control<M> {
                 side: connection.side,
                 rail: Rail::Tcp,
                 streams: self.streams[index as usize].each_ref().map(fd),
-                stream_count: u32::from(connection.stream_count),
-                lanes: u32::from(connection.lanes),
+                stream_count: connection.stream_count,
+                lanes: connection.lanes,
                 sums,
                 ..LinkParams::NONE
             };
@@ -126,7 +126,7 @@ impl<M: LinkMemory> Control<M> {
             rail: Rail::Shm,
             streams: LinkParams::NONE.streams,
             stream_count: 0,
-            lanes: u32::from(connection.lanes),
+            lanes: connection.lanes,
             rings_address: arena + connection.rings_offset as usize,
             peer_rings_address: theirs + connection.rings_offset as usize,
             send_ring_bytes,

@@ -122,10 +122,10 @@ pub struct LinkParams {
     /// several lanes, [`Band::lane_wanted`](super::Band::lane_wanted): `stream_count` of them.
     pub streams: [i32; STREAMS_MAX],
     /// How many data streams each lane has.
-    pub stream_count: u32,
+    pub stream_count: u8,
     /// How many lanes the connection has, as both sides know. Lane 0 is up, as generation 1; those
     /// behind it are over TCP, whatever `rail` says.
-    pub lanes: u32,
+    pub lanes: u8,
     /// Address of the rings that we write.
     pub rings_address: usize,
     /// Address of the rings that the peer writes, mapped for reading.

@@ -51,7 +51,7 @@ fn shm_use<R: HostRail>(
 ) -> Result<(), SubmitError> {
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
-    let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
+    let lanes = u32::from(params.lanes).clamp(1, endpoint.limits().rails_max) as u8;
     let pull = lanes == 1 && !has(params, CONNECT_PUSH);
     // both sides have looked at this before they agreed on lanes over TCP, or on pushing
     if !pull && params.peer.groups_max != endpoint.limits().groups_max() {
@@ -138,7 +138,7 @@ fn tcp_use<R: HostRail>(
         return Err(SubmitError::RequestsMax);
     }
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
-    let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
+    let lanes = u32::from(params.lanes).clamp(1, endpoint.limits().rails_max) as u8;
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
     let opened = endpoint.rail_mut().mixed_mut().peer_open_tcp(peer, streams, params.sums);
     threads_say(endpoint.rail_mut().mixed_mut());

@@ -193,8 +193,7 @@ impl Peer {
         let theirs = unsafe { SharedView::new(setup.peer_rings, whole) };
         // SAFETY: every part lies in the `rings_bytes` bytes that the caller vouches for.
         let at = |offset: usize| unsafe { setup.rings.add(offset) };
-        let (sends_read, writes_read) =
-            (theirs.part(SEND_READ_AT, 4), theirs.part(WRITE_READ_AT, 4));
+        let (sends_read, writes_read) = (theirs.word(SEND_READ_AT), theirs.word(WRITE_READ_AT));
         let (sends, writes) =
             (theirs.part(SEND_RING_AT, send_bytes), theirs.part(write_ring_at(sizes), write_bytes));
         // SAFETY: the parts of `layout` do not overlap, the rings are zeroed, and each side is the

@@ -21,7 +21,7 @@
 //! A reader believes nothing: a record must lie inside the ring, or it is [`Corrupt`].
 
 use super::record::{Header, Kind, LINE, lines_for};
-use super::view::SharedView;
+use super::view::{SharedView, SharedWord};
 use super::word::{RELAXED, RELEASE, u32_at, u64_at};
 use crate::memory::shared::allocated;
 
@@ -48,8 +48,8 @@ pub struct Corrupt;
 #[derive(Debug)]
 pub struct RingWriter {
     start: *mut u8,
-    /// The reader's position. Empty: nothing can be written any more.
-    consumed: SharedView,
+    /// The reader's position. None: nothing can be written any more.
+    consumed: SharedWord,
     mask: u32,
     /// Lines from the start on that records stand in for now; at least [`SPARE`] more are there.
     limit: u32,
@@ -58,14 +58,14 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// The writing end of a zeroed ring of `lines`, a power of two; `consumed` is the half word of
-    /// its reader's position.
+    /// The writing end of a zeroed ring of `lines`, a power of two; its reader's position stands at
+    /// `consumed`.
     ///
     /// # Safety
     /// - `start` is aligned to a line and valid for reads and writes of `lines` lines for as long
     ///   as the end is used;
     /// - it is the ring's only writer.
-    pub unsafe fn new(start: *mut u8, lines: u32, consumed: SharedView) -> RingWriter {
+    pub unsafe fn new(start: *mut u8, lines: u32, consumed: SharedWord) -> RingWriter {
         assert!(lines.is_power_of_two() && lines >= LINES_MIN);
         let limit = limit_of(lines_first(lines), lines);
         RingWriter { start, consumed, mask: lines - 1, limit, tail: 0, head: 0 }
@@ -134,7 +134,7 @@ impl RingWriter {
         if !allocated(start, more) {
             // a record that has room waits for it; one that has not will never have it
             if lines > self.limit {
-                self.consumed = SharedView::EMPTY;
+                self.consumed = SharedWord::NONE;
             }
             return false;
         }
@@ -169,7 +169,7 @@ impl RingWriter {
 
     /// Whether the reader published a position that cannot be, or there is no memory for a record.
     pub fn is_broken(&self) -> bool {
-        self.consumed.is_empty()
+        self.consumed.is_none()
     }
 
     #[inline(always)]
@@ -183,9 +183,9 @@ impl RingWriter {
             return false;
         }
         // acquire: pairs with [consumed], the reader is done with the lines before it
-        let head = self.consumed.acquire_u32(0);
+        let head = self.consumed.acquire();
         if head.wrapping_sub(self.head) > self.tail.wrapping_sub(self.head) {
-            self.consumed = SharedView::EMPTY;
+            self.consumed = SharedWord::NONE;
             return false;
         }
         self.head = head;
@@ -236,7 +236,8 @@ pub struct Record {
 /// The reading end. Zeroed: of no ring, and not to be used.
 #[derive(Debug)]
 pub struct RingReader {
-    ring: SharedView,
+    /// Where the lines start, of a view that [`RingReader::ring`] makes whole again.
+    start: *const u8,
     consumed: *mut u8,
     mask: u32,
     read: u32,
@@ -255,20 +256,21 @@ impl RingReader {
         let lines = (ring.length() / LINE) as u32;
         assert!(lines.is_power_of_two() && lines >= LINES_MIN);
         let quarter = lines_first(lines) / 4;
-        RingReader { ring, consumed, mask: lines - 1, read: 0, published: 0, quarter }
+        let start = ring.at(0, ring.length());
+        RingReader { start, consumed, mask: lines - 1, read: 0, published: 0, quarter }
     }
 
     /// Whether nothing has come. *Cost*: one load of a line that changes only when something does.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.ring.load_u64(self.place(self.read)) == 0
+        self.ring().load_u64(self.place(self.read)) == 0
     }
 
     /// The oldest record that was not passed yet.
     #[inline(always)]
     pub fn peek(&self) -> Result<Option<Record>, Corrupt> {
         // acquire: pairs with [record]
-        let header = Header(self.ring.acquire_u64(self.place(self.read)));
+        let header = Header(self.ring().acquire_u64(self.place(self.read)));
         if header == Header::EMPTY {
             return Ok(None);
         }
@@ -343,7 +345,13 @@ impl RingReader {
     /// Where the record of `lines` at `position` stands. *Panics* when it leaves the ring.
     #[inline(always)]
     pub fn lines_at(&self, position: u32, lines: u32) -> *const u8 {
-        self.ring.at(self.place(position), lines as usize * LINE)
+        self.ring().at(self.place(position), lines as usize * LINE)
+    }
+
+    #[inline(always)]
+    fn ring(&self) -> SharedView {
+        // SAFETY: the bytes of the view that `new` was given.
+        unsafe { SharedView::new(self.start, (self.mask as usize + 1) * LINE) }
     }
 
     /// Offset of the line at `position`.
@@ -390,7 +398,7 @@ mod tests {
             // than the ends in every test.
             unsafe {
                 let consumed = start.add(lines as usize * LINE);
-                let writer = RingWriter::new(start, lines, SharedView::new(consumed, 4));
+                let writer = RingWriter::new(start, lines, SharedView::new(consumed, 4).word(0));
                 let ring = SharedView::new(start, lines as usize * LINE);
                 (writer, RingReader::new(ring, consumed))
             }

@@ -88,12 +88,39 @@ impl SharedView {
         value
     }
 
+    /// The half word at `offset`, to be kept. *Panics* as [`SharedView::at`].
+    pub fn word(self, offset: usize) -> SharedWord {
+        SharedWord(self.at(offset, 4))
+    }
+
     /// [`SharedView::load_u64`], likewise.
     #[inline(always)]
     pub fn acquire_u64(self, offset: usize) -> u64 {
         let value = self.load_u64(offset);
         fence(ACQUIRE);
         value
+    }
+}
+
+/// A half word of a view. Zeroed: none.
+#[derive(Copy, Clone, Debug)]
+pub struct SharedWord(*const u8);
+
+impl SharedWord {
+    /// No word.
+    pub const NONE: SharedWord = SharedWord(core::ptr::null());
+
+    /// Whether it is none.
+    #[inline(always)]
+    pub const fn is_none(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// [`SharedView::acquire_u32`]. *Panics* when there is none.
+    pub fn acquire(self) -> u32 {
+        assert!(!self.is_none());
+        // SAFETY: a word of a view, so valid for the load (`SharedView::word`).
+        unsafe { SharedView::new(self.0, 4) }.acquire_u32(0)
     }
 }
 
@@ -115,6 +142,8 @@ mod tests {
         }
         assert_eq!((part.load_u64(8), part.acquire_u64(8)), (7 << 32 | 5, 7 << 32 | 5));
         assert_eq!((part.load_u32(8), part.acquire_u32(12)), (5, 7));
+        assert_eq!((part.word(8).acquire(), part.word(12).acquire()), (5, 7));
+        assert!(SharedWord::NONE.is_none() && !part.word(0).is_none());
         assert_eq!(part.at(16, 0), start.wrapping_add(80).cast_const());
         for (offset, length) in [(9, 8), (17, 0), (0, 17), (usize::MAX, 1), (1, usize::MAX)] {
             let outside = std::panic::catch_unwind(|| part.at(offset, length));
