@@ -97,7 +97,7 @@ impl Pair {
     }
 
     /// How many lanes both sides believe to have.
-    fn lanes(&mut self) -> (u32, u32) {
+    fn lanes(&mut self) -> (u8, u8) {
         let of_a = self.a.established(self.here).unwrap();
         let of_b = self.b.established(self.there).unwrap();
         (of_a.lanes, of_b.lanes)

@@ -103,7 +103,7 @@ fn as_many_lanes_as_are_wished_for_and_both_allow() {
         assert_eq!(a.established(here).unwrap().lanes, lanes);
         assert_eq!(b.established(there).unwrap().lanes, lanes);
         for lane in 1..lanes {
-            until("the lane", || up(&mut b, there, lane as u8, 1));
+            until("the lane", || up(&mut b, there, lane, 1));
         }
         closed_both(&a, &b, here, there);
     }

@@ -203,7 +203,7 @@ pub struct LocalTemplate {
 }
 
 impl LocalTemplate {
-    /// What we say of our connection `handle` to `target`, with rings at `rings_offset` of both arenas.
+    /// What we say of our connection `handle` to `target`, with rings at `rings_offset`.
     pub fn hello(&self, index: u32, handle: u64, target: u64, rings_offset: u64) -> ConnectHello {
         ConnectHello {
             connection: handle,

@@ -49,8 +49,8 @@ impl<M: LinkMemory> Control<M> {
         if !is_aligned || end > entry.arena_bytes {
             return Err(RefuseReason::Protocol);
         }
-        // the peer must not make us populate more than our connections can use; twice as much, since
-        // it hears later than we do that one is over
+        // the peer must not make us populate more than our connections can use; twice as much,
+        // since it hears later than we do that one is over
         let least = (end - hello.rings_offset).next_multiple_of(os::page_bytes());
         if end > 2 * self.connections.len() as u64 * least {
             return Err(RefuseReason::Full);

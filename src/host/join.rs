@@ -76,8 +76,8 @@ fn shm_use<R: HostRail>(
         use_fence_for_doorbell: !params.membarrier,
     };
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
-    // SAFETY: the side band mapped the rings of both sides, zeroed, and keeps them, the heap and the
-    // descriptor until `connection_close`, which comes after the machine's.
+    // SAFETY: the side band mapped the rings of both sides, zeroed, and keeps them, the heap and
+    // the descriptor until `connection_close`, which comes after the machine's.
     let opened = unsafe { endpoint.rail_mut().mixed_mut().peer_open_shm(peer, &setup) };
     opened.map_err(|error| match error {
         shm::OpenError::Index | shm::OpenError::Sizes => broken,

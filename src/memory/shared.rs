@@ -70,31 +70,7 @@ impl SharedMapping {
     ///
     /// *Errors*: EINVAL when it is shorter than `bytes` or could be shrunk under us.
     pub fn from_fd(fd: OwnedFd, bytes: usize) -> Result<SharedMapping, Errno> {
-        SharedMapping::checked(fd, bytes, bytes, Use::Internal)
-    }
-
-    fn checked(
-        fd: OwnedFd,
-        bytes: usize,
-        head_bytes: usize,
-        wanted: Use,
-    ) -> Result<SharedMapping, Errno> {
-        // SAFETY: all-zero bytes are a value of this plain C struct.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `stat` is valid for writes for the length of the call.
-        Errno::check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) }.into())?;
-        // SAFETY: a call on a descriptor that we own.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
-        if !sealed || (stat.st_size as u64) < bytes as u64 || is_of_huge_pages(&fd)? {
-            return Err(Errno(libc::EINVAL));
-        }
-        let (start, length) = match map_at(&fd, bytes, wanted) {
-            Err(Errno(libc::ENOMEM | libc::EAGAIN)) if head_bytes < bytes => {
-                (map_at(&fd, head_bytes, wanted)?, head_bytes)
-            }
-            result => (result?, bytes),
-        };
+        let (start, length) = map_checked(&fd, bytes, bytes, Use::Internal)?;
         Ok(SharedMapping { start, length, fd, used: AtomicUsize::new(0) })
     }
 
@@ -248,23 +224,40 @@ impl Drop for SharedMapping {
 
 /// A mapping of another process's file for reading alone; unmapped on drop.
 #[derive(Debug)]
-pub struct ViewMapping(SharedMapping);
+pub struct ViewMapping {
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the mapping is plain memory, reached through raw pointers.
+unsafe impl Send for ViewMapping {}
+// SAFETY: as above; no method touches the bytes.
+unsafe impl Sync for ViewMapping {}
 
 impl ViewMapping {
-    /// Maps a file as [`SharedMapping::from_fd`] does. Where the address space has no room for
-    /// `bytes`, the first `head_bytes` are mapped: [`ViewMapping::length`] says which.
+    /// Maps a file as [`SharedMapping::from_fd`] does, and closes the descriptor. Where the address
+    /// space has no room for `bytes`, the first `head_bytes` are mapped: [`ViewMapping::length`]
+    /// says which.
     pub fn new(fd: OwnedFd, bytes: usize, head_bytes: usize) -> Result<ViewMapping, Errno> {
-        SharedMapping::checked(fd, bytes, head_bytes, Use::View).map(ViewMapping)
+        let (start, length) = map_checked(&fd, bytes, head_bytes, Use::View)?;
+        Ok(ViewMapping { start, length })
     }
 
     /// First byte.
     pub fn start(&self) -> *const u8 {
-        self.0.start
+        self.start
     }
 
     /// Length in bytes.
     pub fn length(&self) -> usize {
-        self.0.length
+        self.length
+    }
+}
+
+impl Drop for ViewMapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map_checked` mapped, once.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
     }
 }
 
@@ -314,6 +307,31 @@ fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Errno> {
     // SAFETY: a call on a descriptor that we own.
     Errno::check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }.into())?;
     Ok(())
+}
+
+/// Maps a file that another process made: all of it, or the first `head_bytes`.
+fn map_checked(
+    fd: &OwnedFd,
+    bytes: usize,
+    head_bytes: usize,
+    wanted: Use,
+) -> Result<(*mut u8, usize), Errno> {
+    // SAFETY: all-zero bytes are a value of this plain C struct.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is valid for writes for the length of the call.
+    Errno::check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) }.into())?;
+    // SAFETY: a call on a descriptor that we own.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
+    if !sealed || (stat.st_size as u64) < bytes as u64 || is_of_huge_pages(fd)? {
+        return Err(Errno(libc::EINVAL));
+    }
+    match map_at(fd, bytes, wanted) {
+        Err(Errno(libc::ENOMEM | libc::EAGAIN)) if head_bytes < bytes => {
+            Ok((map_at(fd, head_bytes, wanted)?, head_bytes))
+        }
+        result => Ok((result?, bytes)),
+    }
 }
 
 fn map_at(fd: &OwnedFd, length: usize, wanted: Use) -> Result<*mut u8, Errno> {

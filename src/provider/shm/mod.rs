@@ -4,9 +4,9 @@
 //! [`layout`]). Each side's lie in memory of its own, which the other maps for reading alone
 //! ([`view`]). Messages lie in the send ring until their receiver has released them, in any order
 //! ([`held`]). Writes and adds go through the write ring and are carried out by their target, which
-//! checks each key in its own table ([`mod@push`]). Reads are copies of the reader's own ([`pull`]),
-//! so that its own act is the fence (P10), or, where the kernel forbids that, two pipelined copies
-//! through the write ring ([`serve`]).
+//! checks each key in its own table ([`mod@push`]). Reads are copies of the reader's own
+//! ([`pull`]), so that its own act is the fence (P10), or, where the kernel forbids that, two
+//! pipelined copies through the write ring ([`serve`]).
 //!
 //! Where threads were asked for, they copy what is long, in and out ([`copiers`]); the data thread
 //! keeps the order.
