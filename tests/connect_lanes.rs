@@ -206,13 +206,13 @@ fn the_smaller_limit_and_the_wish_count() {
         let mut both = Pair::new(&limits, &at(b.0, b.1));
         assert_eq!(both.lanes(), (lanes, lanes), "{a:?} {wish} {b:?}");
         for lane in 1..lanes {
-            both.joined(lane as u8, 1);
+            both.joined(lane, 1);
         }
         assert_eq!(
             (told(&mut both.a), told(&mut both.b)),
             (lanes as usize - 1, lanes as usize - 1)
         );
-        let none = both.a.band.lane_wanted(both.here, lanes);
+        let none = both.a.band.lane_wanted(both.here, lanes.into());
         assert_eq!(none, Err(CloseError::Stale));
         if lanes == 1 {
             assert_eq!(both.b.band.lane_wanted(both.there, 0), Err(CloseError::Stale));
