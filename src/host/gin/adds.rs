@@ -1,8 +1,8 @@
 //! Adds to words of windows (NCCL's "VA signals"), which the word's owner performs.
 //!
 //! A rank asks the owner by its [outbox]. The owner's engine takes what all ranks ask, reads the
-//! words into pinned memory, copies the sums to where they belong, and answers. It
-//! does one such round at a time, so that no add is lost.
+//! words into pinned memory, copies the sums to where they belong, and answers. It does one such
+//! round at a time, so that no add is lost.
 
 extern crate std;
 
