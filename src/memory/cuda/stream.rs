@@ -111,9 +111,9 @@ impl Stream {
     /// Writes a word of pinned host memory, by its device address, behind all copies that came
     /// before, and visible after them.
     ///
-    /// It is no way to move a value to another GPU: a word that is written there may become visible
-    /// after one that a later call writes to the host. Seen on two H200 with CUDA 13.0, where the
-    /// second came first in 98 to 100 of 100 rounds.
+    /// Values are not moved to another GPU by it. While they were, on two H200 with CUDA 13.0, they
+    /// came after the signals behind them (doc/gin.md, "Measured"): it seems that a word that is
+    /// written there may become visible after one that a later call writes to the host.
     ///
     /// # Safety
     /// - the word is mapped, and stays so until it, or a later one, is seen.

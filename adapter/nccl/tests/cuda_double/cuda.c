@@ -389,8 +389,8 @@ EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes,
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, struct stream *stream) {
     return queue(stream, to, (void *)from, bytes, 0);
 }
-/* A word of device memory may become visible after a later one of host memory, so nothing may be
- * moved by it. */
+/* A word of device memory may, as it seems, become visible after a later one of host memory, so
+ * nothing may be moved by it. */
 EXPORT int cuStreamWriteValue64_v2(struct stream *stream, uintptr_t to, uint64_t value,
                                    unsigned flags) {
     return flags || !is_registered(to) ? INVALID : queue(stream, (void *)to, NULL, 8, value);

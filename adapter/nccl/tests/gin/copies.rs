@@ -138,3 +138,36 @@ fn copies_that_the_driver_refuses_are_error_completions() {
     wait_until("another queue", || own.poll(index) == Some(Ok(())));
     rank.close(&[memory]);
 }
+
+/// What NCCL's barrier of GIN relies on: a value is there when a signal is that was posted after
+/// it, in every round, and nobody is more than a round ahead.
+#[test]
+fn a_value_is_there_before_a_signal_that_was_posted_after_it() {
+    if !is_child() {
+        for version in [11, 14] {
+            let name = "copies::a_value_is_there_before_a_signal_that_was_posted_after_it";
+            all_succeed(start(name, version, 2));
+        }
+        return;
+    }
+    let rank = Rank::open();
+    let peer = 1 - rank.device.rank;
+    let (window, key, memory) = rank.window(4096);
+    let (arrived, signal) = rank.device.signal(3);
+    let mut queue = rank.device.queue(peer, false);
+    for round in 1..=500u64 {
+        wait_until("room in a queue", || queue.has_room());
+        let mut data = [0; 28];
+        data[..8].copy_from_slice(&round.to_le_bytes());
+        queue.post(&Work::WriteInline { remote: Address { key, offset: 64 }, data, bytes: 8 });
+        wait_until("room in a queue", || queue.has_room());
+        let last = queue.post(&rank.device.add(signal, 1));
+        wait_until("the peer", || arrived.load(Ordering::Acquire) >= round);
+        let seen = word(window + 64).load(Ordering::Acquire);
+        assert!((round..=round + 1).contains(&seen), "{seen} in round {round}");
+        if round == 500 {
+            wait_until("a flush", || queue.poll(last) == Some(Ok(())));
+        }
+    }
+    rank.close(&[memory]);
+}
