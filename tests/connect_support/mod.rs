@@ -62,9 +62,8 @@ fn memfd(bytes: u64) -> Result<OwnedFd, MemoryError> {
     Ok(fd)
 }
 
-/// Maps memory that we made, whose descriptor we keep, or what a peer made, for reading alone.
 fn map(fd: OwnedFd, bytes: u64, keep: bool) -> Result<Mapping, MemoryError> {
-    let protection = libc::PROT_READ | if keep { libc::PROT_WRITE } else { 0 };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at a place that the kernel chooses.
     let at = unsafe {
         let flags = libc::MAP_SHARED;
@@ -78,7 +77,6 @@ fn map(fd: OwnedFd, bytes: u64, keep: bool) -> Result<Mapping, MemoryError> {
 
 impl LinkMemory for TestMemory {
     type Mapping = Mapping;
-    type View = Mapping;
 
     fn create_arena(&mut self, bytes: u64) -> Result<Mapping, MemoryError> {
         map(memfd(bytes)?, bytes, true)
@@ -88,13 +86,7 @@ impl LinkMemory for TestMemory {
         arena.fd.as_ref().unwrap().as_fd()
     }
 
-    fn populate(
-        &mut self,
-        arena: &Mapping,
-        offset: u64,
-        rings: (u32, u32),
-    ) -> Result<(), MemoryError> {
-        let bytes = rings_bytes(rings.0, rings.1).unwrap();
+    fn populate(&mut self, arena: &Mapping, offset: u64, bytes: u64) -> Result<(), MemoryError> {
         assert!(offset + bytes <= arena.bytes);
         if self.populate_bytes_left < bytes {
             return Err(MemoryError::Exhausted);
@@ -116,10 +108,6 @@ impl LinkMemory for TestMemory {
 
     fn address(&self, mapping: &Mapping) -> usize {
         mapping.address
-    }
-
-    fn view_address(&self, view: &Mapping) -> usize {
-        view.address
     }
 
     fn heap(&self) -> Option<(BorrowedFd<'_>, u64)> {
