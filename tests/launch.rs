@@ -194,7 +194,14 @@ fn port_free() -> u16 {
         let port = std::process::id() as u16 ^ NEXT.fetch_add(1, Ordering::Relaxed);
         Some(port).filter(|port| *port > 1024 && !given.contains(port))
     };
-    let free = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
+    // not by a socket: a child that another test starts would hold it for a moment
+    let local = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
+    let free = |port: &u16| {
+        let end = format!(":{port:04X}");
+        let is_used = |line: &str| local(line).is_some_and(|local| local.ends_with(&end));
+        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+        !tables.iter().flatten().any(|table| table.lines().any(is_used))
+    };
     (0..u16::MAX).filter_map(|_| ours()).find(free).expect("a port outside of the kernel's range")
 }
 
