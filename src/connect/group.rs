@@ -49,7 +49,8 @@ pub enum GroupError {
     Missing(usize),
     /// A rank has ended.
     Ended(usize),
-    /// A process of this user dialled, or listens, whose user, handle or key is another.
+    /// A process of the user given here dialled, or listens, and may not take part: its user, its
+    /// handle or its key is not right.
     Stranger(u32),
     /// The first rank takes this process for a stranger.
     Refused,

@@ -92,8 +92,7 @@ impl<M: LinkMemory> Control<M> {
             Some(Err(error)) if address::is_out_of_descriptors(&error) => return self.be_deaf(),
             Some(Err(_)) | None => return,
         };
-        let known = caller.credentials().is_ok_and(|who| who.uid == 0 || who.uid == os::user());
-        if !known {
+        if !may_ask(&caller) {
             return;
         }
         self.report_goodbye();
@@ -249,11 +248,22 @@ fn hung_up(pid: u32, name: &String, error: io::Error) -> io::Error {
     }
 }
 
-fn report_of(socket: &Socket, patience: Duration) -> io::Result<Vec<ReportEntry>> {
+/// Whether a caller at a door is of our user, or root.
+pub(super) fn may_ask(caller: &Socket) -> bool {
+    caller.credentials().is_ok_and(|who| who.uid == 0 || who.uid == os::user())
+}
+
+/// Whether a door that was dialled is of our user; root asks anybody.
+pub(super) fn door_check(socket: &Socket) -> io::Result<()> {
     let user = socket.credentials()?.uid;
-    if user != os::user() && os::user() != 0 {
-        return Err(io::ErrorKind::PermissionDenied.into());
+    match user == os::user() || os::user() == 0 {
+        true => Ok(()),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
     }
+}
+
+fn report_of(socket: &Socket, patience: Duration) -> io::Result<Vec<ReportEntry>> {
+    door_check(socket)?;
     let deadline = Instant::now() + patience + Duration::from_secs(2);
     // a look finds what is open, another that it still is
     for _ in 0..2 {

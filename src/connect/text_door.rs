@@ -4,8 +4,8 @@
 
 extern crate std;
 
-use super::os::{random, user};
-use super::report::doors;
+use super::os::random;
+use super::report::{door_check, doors, may_ask};
 use super::socket::{Name, Socket};
 use std::format;
 use std::io;
@@ -39,7 +39,7 @@ impl TextDoor {
     /// *Cost*: one system call when nobody has dialled.
     pub fn answer(&self, text: impl FnOnce() -> String) {
         let Ok(caller) = self.0.accept() else { return };
-        if !caller.credentials().is_ok_and(|who| who.uid == 0 || who.uid == user()) {
+        if !may_ask(&caller) {
             return;
         }
         for line in text().lines().filter(|line| !line.is_empty()) {
@@ -54,7 +54,8 @@ impl TextDoor {
 /// Asks at every such door of a process, for `patience` at most. Blocks. Needs the same network
 /// namespace, and the same user or root.
 ///
-/// *Errors*: `TimedOut`: the process does not answer; the kernel's.
+/// *Errors*: `TimedOut`: the process does not answer; `PermissionDenied`: it is another user's; the
+/// kernel's.
 pub fn texts(prefix: &str, pid: u32, patience: Duration) -> io::Result<Vec<String>> {
     let until = Instant::now() + patience;
     let mut lines = Vec::new();
@@ -66,6 +67,7 @@ pub fn texts(prefix: &str, pid: u32, patience: Duration) -> io::Result<Vec<Strin
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => return Err(error),
         };
+        door_check(&socket)?;
         let mut line = [0; LINE_BYTES_MAX];
         loop {
             match socket.receive(&mut line) {

@@ -229,8 +229,9 @@ impl Context {
         &mut self.executor
     }
 
-    pub(super) fn watch(&mut self) -> &mut Watch {
-        &mut self.watch
+    /// The queues, and how long each has stood.
+    pub(super) fn watched(&mut self) -> (&Executor<'static, 'static>, &mut Watch) {
+        (&self.executor, &mut self.watch)
     }
 
     pub(super) fn has_failed(&self) -> bool {

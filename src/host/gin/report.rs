@@ -4,6 +4,7 @@ extern crate std;
 
 use super::context::Context;
 use super::engine::Times;
+use crate::hca::executor::Lane;
 use crate::hca::stuck::Stuck;
 use std::format;
 use std::string::String;
@@ -51,13 +52,13 @@ impl Watch {
 
 /// Sentences about queues that have stood for too long since the last look.
 pub fn stalls(context: &mut Context, ranks: usize, times: &Times) -> Vec<String> {
+    let (executor, watch) = context.watched();
     let mut sentences = Vec::new();
-    for at in 0..context.executor().lanes().len() {
-        let stuck = context.executor().stuck(at);
-        let completed = context.executor().lanes()[at].queue.counts().completed;
-        let late = context.watch().look(at, completed, stuck.is_some(), times);
+    for (at, lane) in executor.lanes().iter().enumerate() {
+        let stuck = executor.stuck(at);
+        let late = watch.look(at, lane.queue.counts().completed, stuck.is_some(), times);
         if let (true, Some(stuck)) = (late, stuck) {
-            sentences.push(sentence(context, at, &stuck, ranks, times));
+            sentences.push(sentence(lane, at, &stuck, ranks, watch.age_ms(at, times)));
         }
     }
     sentences
@@ -66,30 +67,30 @@ pub fn stalls(context: &mut Context, ranks: usize, times: &Times) -> Vec<String>
 /// All queues of a set of contexts: a line for each that has entries without a completion, or has
 /// failed, and one for all.
 pub fn lines(context: &mut Context, ranks: usize, times: &Times) -> String {
-    let (queues, mut open, mut text) = (context.executor().lanes().len(), 0, String::new());
-    for at in 0..queues {
-        let queue = &context.executor().lanes()[at].queue;
-        let (counts, failure) = (queue.counts(), queue.failure());
-        if let Some(stuck) = context.executor().stuck(at) {
+    let number = context.number();
+    let (executor, watch) = context.watched();
+    let (mut open, mut text) = (0, String::new());
+    for (at, lane) in executor.lanes().iter().enumerate() {
+        if let Some(stuck) = executor.stuck(at) {
             open += 1;
-            text += &format!("  {}\n", sentence(context, at, &stuck, ranks, times));
-        } else if let Some(failure) = failure {
+            let sentence = sentence(lane, at, &stuck, ranks, watch.age_ms(at, times));
+            text += &format!("  {sentence}\n");
+        } else if let Some(failure) = lane.queue.failure() {
             text += &format!(
                 "  {}: {} entries announced, failed from entry {} on ({:?})\n",
-                name(context, at, ranks),
-                counts.produced,
+                name(lane, at, ranks),
+                lane.queue.counts().produced,
                 failure.index,
                 failure.syndrome
             );
         }
     }
-    let idle = queues - open;
-    format!("contexts {}: {queues} queues, {idle} without an open entry\n{text}", context.number())
+    let queues = executor.lanes().len();
+    format!("contexts {number}: {queues} queues, {} without an open entry\n{text}", queues - open)
 }
 
 /// How a queue is called: its number, and whose it is.
-fn name(context: &mut Context, at: usize, ranks: usize) -> String {
-    let lane = &context.executor().lanes()[at];
+fn name(lane: &Lane<'_>, at: usize, ranks: usize) -> String {
     let (number, place) = (lane.queue.number(), at / (2 * ranks));
     match at / ranks % 2 {
         0 => format!("queue {number:#x} of context {place} to rank {}", lane.rank),
@@ -97,22 +98,11 @@ fn name(context: &mut Context, at: usize, ranks: usize) -> String {
     }
 }
 
-fn sentence(
-    context: &mut Context,
-    at: usize,
-    stuck: &Stuck,
-    ranks: usize,
-    times: &Times,
-) -> String {
-    let name = name(context, at, ranks);
-    let counts = context.executor().lanes()[at].queue.counts();
+fn sentence(lane: &Lane<'_>, at: usize, stuck: &Stuck, ranks: usize, age_ms: u64) -> String {
+    let (name, counts) = (name(lane, at, ranks), lane.queue.counts());
     format!(
-        "{name}: {} entries announced, {} taken, {} completed; entry {} is open for {} ms: {}",
-        counts.produced,
-        counts.taken,
-        counts.completed,
-        stuck.index,
-        context.watch().age_ms(at, times),
-        stuck.why
+        "{name}: {} entries announced, {} taken, {} completed; entry {} is open for {age_ms} ms: \
+         {}",
+        counts.produced, counts.taken, counts.completed, stuck.index, stuck.why
     )
 }
