@@ -98,15 +98,15 @@ inline void set_up(Rank &rank) {
                                     NCCL_WIN_COLL_SYMMETRIC));
     TRY_NCCL(ncclCommWindowRegister(rank.comm, rank.target, WINDOW_BYTES, &rank.target_window,
                                     NCCL_WIN_COLL_SYMMETRIC));
-    ncclDevResourceRequirements_t barriers = {};
-    TRY_NCCL(ncclGinBarrierCreateRequirement(rank.comm, ncclTeamWorld(rank.comm), 1,
-                                             &rank.barrier, &barriers));
     ncclDevCommRequirements_t need = requirements();
-    need.resourceRequirementsList = &barriers;
     TRY_NCCL(ncclDevCommCreate(rank.comm, &need, &rank.dev));
     rank.shared->lsa_ranks = ncclTeamLsa(rank.comm).nRanks;
     rank.shared->contexts = rank.dev.ginContextCount;
     if (rank.dev.ginContextCount == 0) die(rank, "NCCL gave no GIN context");
+    // Signals of ours. What ncclGinBarrierCreateRequirement asks for is dropped by
+    // ncclDevCommCreate up to 2.30.7 at least, and the handle would then name signal 0.
+    rank.barrier.signal0 = rank.signals;
+    rank.signals += RANKS;
 }
 
 inline void take_down(Rank &rank) {
