@@ -1,8 +1,8 @@
 //! Adds to words of windows (NCCL's "VA signals"), which the word's owner performs.
 //!
 //! A rank asks the owner by its [outbox]. The owner's engine takes what all ranks ask, reads the
-//! words into pinned memory, copies the sums to where they belong, and answers. It does one such
-//! round at a time, so that no add is lost.
+//! words into pinned memory, lets its stream write the sums, and answers. It does one such round at
+//! a time, so that no add is lost.
 
 extern crate std;
 
@@ -12,7 +12,8 @@ use crate::hca::ENTRY_BYTES;
 use crate::hca::completion::Syndrome;
 use crate::hca::outbox::{self, Block, Request, SLOTS};
 use crate::host::log::{self, Level};
-use crate::memory::cuda::{CudaError, Entered, Gpu, Pinned, Stream};
+use crate::memory::cuda::words::WORDS_MAX;
+use crate::memory::cuda::{CudaError, Entered, Gpu, Pinned, Stream, Words};
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedMapping};
 use std::collections::VecDeque;
@@ -23,10 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec;
 use std::vec::Vec;
 
-/// Most words that a round changes.
-const ROUND: usize = 64;
+/// Most words that a round changes: with their marker they are written by one call.
+const ROUND: usize = WORDS_MAX - 1;
 /// The marker stands behind the words, in a cache line of its own.
-const MARKER: usize = ROUND * 8;
+const MARKER: usize = WORDS_MAX * 8;
 
 /// The own file of requests and answers, before the ranks have exchanged theirs.
 #[derive(Debug)]
@@ -96,6 +97,7 @@ pub struct Adds {
     step: Step,
     sums: Vec<Sum>,
     issued: u64,
+    words: Words,
     stream: Stream,
     pinned: Pinned,
     staging: SharedMapping,
@@ -132,6 +134,7 @@ impl Adds {
             step: Step::Idle,
             sums: Vec::with_capacity(ROUND),
             issued: 0,
+            words: Words::new(),
             stream: Stream::new(gpu)?,
             pinned,
             staging,
@@ -299,12 +302,9 @@ impl Adds {
 
     fn write(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
         for (at, sum) in self.sums.iter().enumerate() {
-            let word = self.word(at * 8);
-            // relaxed: the call below orders it before the copy
-            word.store(word.load(Ordering::Relaxed).wrapping_add(sum.value), Ordering::Relaxed);
-            let from = self.staging.start().wrapping_add(at * 8);
-            // SAFETY: as above, and the staging is not changed until the next marker.
-            unsafe { self.stream.copy_in(entered, sum.address, from, 8) }?;
+            let value = self.word(at * 8).load(Ordering::Relaxed).wrapping_add(sum.value);
+            let taken = self.words.take(sum.address, &value.to_le_bytes());
+            debug_assert!(taken, "an aligned word (`find`), and there is room for a round");
         }
         self.mark(entered)
     }
@@ -312,8 +312,11 @@ impl Adds {
     fn mark(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
         self.issued += 1;
         let at = self.pinned.device() + MARKER as u64;
-        // SAFETY: a word of the pinned mapping, which stands as long as the stream.
-        unsafe { self.stream.write64(entered, at, self.issued) }
+        let taken = self.words.take(at, &self.issued.to_le_bytes());
+        debug_assert!(taken, "there is room for a round and its marker");
+        // SAFETY: a word of the pinned mapping, which stands as long as the stream; sums go where
+        // `read` found the words.
+        unsafe { self.words.post(entered, &self.stream) }
     }
 
     /// The next step, or the end of a round of which a call was refused.

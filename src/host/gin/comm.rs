@@ -572,8 +572,9 @@ fn own_word(
     let at = Address { key: request.key, offset: request.offset };
     let place = keys.place(at, 8, own, Syndrome::RemoteAccess)?;
     match &regions[usize::from(place.region)] {
-        Some(Region { reach: Reach::Device(parts), .. }) if place.offset.is_multiple_of(8) => {
-            Ok(parts[own].0 + place.offset)
+        Some(Region { reach: Reach::Device(parts), .. }) => {
+            let word = parts[own].0 + place.offset;
+            word.is_multiple_of(8).then_some(word).ok_or(Syndrome::RemoteAccess)
         }
         Some(_) | None => Err(Syndrome::RemoteAccess),
     }

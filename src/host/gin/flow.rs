@@ -100,7 +100,7 @@ impl Flow {
         unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), kept, value.len()) };
         if rank != self.own {
             // SAFETY: by this function's contract.
-            return unsafe { road.post(entered).copy_in(entered, to, kept, value.len()) };
+            return unsafe { road.write(entered, to, kept, value.len()) };
         }
         // SAFETY: by this function's contract.
         unsafe { self.loopback.write(entered, road, to, kept, value.len()) };

@@ -2,7 +2,7 @@
 //!
 //! What one pass of the engine posts ends with a marker: the stream writes a rising number into a
 //! word of pinned memory, and the operations of the pass have ended once the word says so. Copies
-//! of a pass go to the driver in [batches](Batch).
+//! of a pass go to the driver in [batches](Batch), and so do [words](Words) with their marker.
 //!
 //! Where the driver refuses a batch or a marker, the road is broken: from there on its operations
 //! fail.
@@ -12,7 +12,7 @@ extern crate std;
 use super::flow::Pending;
 use crate::hca::completion::Syndrome;
 use crate::host::log::{self, Level};
-use crate::memory::cuda::{Batch, CudaError, Entered, Gpu, Stream};
+use crate::memory::cuda::{Batch, CudaError, Entered, Gpu, Stream, Words};
 use std::collections::VecDeque;
 use std::format;
 use std::sync::Arc;
@@ -34,7 +34,9 @@ pub struct Road {
     /// The first number whose operations fail.
     broken_from: u64,
     posted: bool,
+    /// One of the two is empty.
     batch: Batch,
+    words: Words,
     pending: VecDeque<(u64, Pending)>,
 }
 
@@ -61,6 +63,7 @@ impl Road {
             broken_from: u64::MAX,
             posted: false,
             batch: Batch::new(),
+            words: Words::new(),
             pending: VecDeque::with_capacity(PENDING),
         })
     }
@@ -71,6 +74,7 @@ impl Road {
     /// - both ranges are mapped, and stay so until the operation has ended.
     pub unsafe fn copy(&mut self, entered: &Entered<'_>, to: u64, from: u64, bytes: usize) {
         self.posted = true;
+        self.flush_words(entered);
         if !self.batch.take(to, from, bytes) {
             self.flush(entered);
             let taken = self.batch.take(to, from, bytes);
@@ -78,7 +82,34 @@ impl Road {
         }
     }
 
-    /// The stream, for a post behind all copies: a marker comes behind it.
+    /// Posts a value, which may wait for more.
+    ///
+    /// # Safety
+    /// - `to` is mapped, and stays so until the operation has ended; `kept` are as many bytes of
+    ///   pinned memory, and keep their value.
+    pub unsafe fn write(
+        &mut self,
+        entered: &Entered<'_>,
+        to: u64,
+        kept: *const u8,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        self.posted = true;
+        self.flush_copies(entered);
+        // SAFETY: by this function's contract.
+        let value = unsafe { core::slice::from_raw_parts(kept, bytes) };
+        if self.words.take(to, value) {
+            return Ok(());
+        }
+        self.flush_words(entered);
+        if self.words.take(to, value) {
+            return Ok(());
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.stream.copy_in(entered, to, kept, bytes) }
+    }
+
+    /// The stream, for a post behind all others: a marker comes behind it.
     pub fn post(&mut self, entered: &Entered<'_>) -> &Stream {
         self.posted = true;
         self.flush(entered);
@@ -91,6 +122,17 @@ impl Road {
     }
 
     fn flush(&mut self, entered: &Entered<'_>) {
+        self.flush_copies(entered);
+        self.flush_words(entered);
+    }
+
+    fn flush_words(&mut self, entered: &Entered<'_>) {
+        // SAFETY: by the contract of `write`.
+        let posted = unsafe { self.words.post(entered, &self.stream) };
+        self.check(posted);
+    }
+
+    fn flush_copies(&mut self, entered: &Entered<'_>) {
         if self.batch.is_empty() {
             return;
         }
@@ -112,9 +154,15 @@ impl Road {
         if !core::mem::take(&mut self.posted) {
             return;
         }
-        self.flush(entered);
-        // SAFETY: a pinned word, which stands as long as the stream (`new`).
-        let marked = unsafe { self.stream.write64(entered, self.device, self.issued + 1) };
+        self.flush_copies(entered);
+        let number = (self.issued + 1).to_le_bytes();
+        if !self.words.take(self.device, &number) {
+            self.flush_words(entered);
+            self.words.take(self.device, &number);
+        }
+        // SAFETY: words by the contract of `write`, and a pinned one, which stands as long as the
+        // stream (`new`).
+        let marked = unsafe { self.words.post(entered, &self.stream) };
         self.check(marked);
         self.issued += 1;
         if marked.is_ok() {

@@ -12,7 +12,7 @@ use core::fmt;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemcpyAttributes, CUmodule, CUresult,
-    CUstream, CUstreamCaptureMode, CUuuid,
+    CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode, CUuuid,
 };
 use std::sync::OnceLock;
 
@@ -198,8 +198,8 @@ functions! {
     copy_in(CUdeviceptr, *const c_void, usize, CUstream) = c"cuMemcpyHtoDAsync_v2",
     /// Copies device memory to pinned host memory.
     copy_out(*mut c_void, CUdeviceptr, usize, CUstream) = c"cuMemcpyDtoHAsync_v2",
-    /// Writes a word behind what the stream did before.
-    write64(CUstream, CUdeviceptr, u64, c_uint) = c"cuStreamWriteValue64_v2",
+    /// Writes words behind what the stream did before: how many, what each is.
+    write(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint) = c"cuStreamBatchMemOp_v2",
 }
 
 static LOADED: OnceLock<Result<Library, LoadError>> = OnceLock::new();

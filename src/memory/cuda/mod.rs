@@ -8,7 +8,8 @@
 //! - [`vmm`]: memory with an exportable handle, here and in another process
 //! - [`pinned`]: host memory that the GPU maps
 //! - [`batch`]: copies that go to the driver in one call
-//! - [`stream`]: copies, and markers that say when they are done
+//! - [`stream`]: copies in order
+//! - [`words`]: words that a stream writes, such as markers, in one call
 //! - [`kernel`]: copies within one GPU by a kernel, which can be taken back until it starts
 //!
 //! *Rules of the data path*: no allocation, no free, no synchronisation, no wait of a stream. A
@@ -21,6 +22,7 @@ pub mod library;
 pub mod pinned;
 pub mod stream;
 pub mod vmm;
+pub mod words;
 
 pub use batch::Batch;
 pub use gpu::{Entered, Gpu};
@@ -29,3 +31,4 @@ pub use library::{CudaError, Library, LoadError};
 pub use pinned::{DeviceBlock, Pinned};
 pub use stream::Stream;
 pub use vmm::{Export, Import};
+pub use words::Words;

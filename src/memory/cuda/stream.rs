@@ -1,7 +1,8 @@
-//! Copies on a stream, and markers that say when they are done.
+//! Copies on a stream, one behind the other.
 //!
-//! A marker is a word of pinned host memory. The stream writes a rising number into it behind the
-//! copies, and a thread reads it by a plain load: no event, no query, no wait.
+//! A marker says when they are done: a [word](super::Words) of pinned host memory, into which the
+//! stream writes a rising number behind them. A thread reads it by a plain load: no event, no
+//! query, no wait.
 
 use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
@@ -106,26 +107,6 @@ impl Stream {
         // SAFETY: by this function's contract.
         let code = unsafe { (entered.library().copy_out)(to.cast(), from, bytes, self.stream) };
         entered.library().check("cuMemcpyDtoHAsync", code)
-    }
-
-    /// Writes a word of pinned host memory, by its device address, behind all copies that came
-    /// before, and visible after them.
-    ///
-    /// Values are not moved to another GPU by it. While they were, on two H200 with CUDA 13.0, they
-    /// came after the signals behind them (doc/gin.md, "Measured"): it seems that a word that is
-    /// written there may become visible after one that a later call writes to the host.
-    ///
-    /// # Safety
-    /// - the word is mapped, and stays so until it, or a later one, is seen.
-    pub unsafe fn write64(
-        &self,
-        entered: &Entered<'_>,
-        to: u64,
-        value: u64,
-    ) -> Result<(), CudaError> {
-        // SAFETY: by this function's contract; zero asks for the fence before the write.
-        let code = unsafe { (entered.library().write64)(self.stream, to, value, 0) };
-        entered.library().check("cuStreamWriteValue64", code)
     }
 }
 

@@ -108,6 +108,8 @@ static void perform(const struct work *work) {
         run(work->copy);
     else if (work->from)
         memcpy(work->to, work->from, work->bytes);
+    else if (work->bytes == 4)
+        __atomic_store_n((uint32_t *)work->to, (uint32_t)work->value, __ATOMIC_RELEASE);
     else
         __atomic_store_n((uint64_t *)work->to, work->value, __ATOMIC_RELEASE);
 }
@@ -320,15 +322,6 @@ EXPORT int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
     pthread_mutex_unlock(&lock);
     return flags & ~3u ? INVALID : code;
 }
-static int is_registered(uintptr_t address) {
-    int found = 0;
-    pthread_mutex_lock(&lock);
-    for (int at = 0; at < BLOCKS; at++)
-        found |= registered[at].start &&
-                 address - (uintptr_t)registered[at].start < registered[at].bytes;
-    pthread_mutex_unlock(&lock);
-    return found;
-}
 EXPORT int cuMemHostUnregister(void *start) {
     int code = INVALID;
     pthread_mutex_lock(&lock);
@@ -389,11 +382,30 @@ EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes,
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, struct stream *stream) {
     return queue(stream, to, (void *)from, bytes, 0);
 }
-/* A word of device memory may, as it seems, become visible after a later one of host memory, so
- * nothing may be moved by it. */
-EXPORT int cuStreamWriteValue64_v2(struct stream *stream, uintptr_t to, uint64_t value,
-                                   unsigned flags) {
-    return flags || !is_registered(to) ? INVALID : queue(stream, (void *)to, NULL, 8, value);
+/* CUstreamBatchMemOpParams that write. */
+union operation {
+    struct {
+        int kind;
+        uintptr_t address;
+        uint64_t value;
+        unsigned flags;
+    } write;
+    uint64_t pad[6];
+};
+EXPORT int cuStreamBatchMemOp_v2(struct stream *stream, unsigned count, union operation *all,
+                                 unsigned flags) {
+    const int write_32 = 2, write_64 = 5;
+    if (flags || !count || count > 256)
+        return INVALID;
+    for (unsigned at = 0; at < count; at++) {
+        int bytes = all[at].write.kind == write_32 ? 4 : 8;
+        if (all[at].write.flags || (bytes == 8 && all[at].write.kind != write_64) ||
+            all[at].write.address % bytes)
+            return INVALID;
+        if (queue(stream, (void *)all[at].write.address, NULL, bytes, all[at].write.value))
+            return NO_MEMORY;
+    }
+    return OK;
 }
 
 /* NCCL's logger. */
