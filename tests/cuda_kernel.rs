@@ -3,7 +3,7 @@
 
 use crosstie::memory::SharedMapping;
 use crosstie::memory::cuda::{
-    DeviceBlock, Entered, Gpu, Kernel, Library, Pinned, Progress, Stream, Words,
+    DeviceBlock, Entered, Gpu, Kernel, Library, Pinned, Program, Progress, Stream, Words,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -172,7 +172,7 @@ impl Ground {
         let entered = self.gpu.enter().unwrap();
         let (to, from) = (self.to.start() + to, self.from.start() + from);
         // SAFETY: in bounds of both blocks, which stay until the copy has ended.
-        unsafe { kernel.launch(&entered, to, from, bytes) }.unwrap();
+        unsafe { kernel.launch(&entered, &[[to, from, bytes]]) }.unwrap();
     }
 
     /// Starts `blocks` of the holder, and waits until `started` of them run.
@@ -227,9 +227,10 @@ fn has_left(kernel: &Kernel) {
 fn kernel_copies_and_is_taken_back() {
     let Some(gpu) = gpu() else { return };
     let mut ground = Ground::new(gpu.clone());
-    let mut kernel = Kernel::new(&gpu).unwrap();
+    let mut kernel = Kernel::new(&Program::new(&gpu).unwrap()).unwrap();
     has_left(&kernel);
     lengths_and_places(&mut ground, &mut kernel);
+    many_copies(&mut ground, &mut kernel);
     all_multiprocessors_held(&mut ground, &mut kernel);
     few_threads_free(&mut ground, &mut kernel);
 }
@@ -261,6 +262,28 @@ fn lengths_and_places(ground: &mut Ground, kernel: &mut Kernel) {
             let wanted = if is_inside { pattern(1, from + at - to) } else { 0 };
             assert_eq!(got, wanted, "byte {at} of {bytes} from {from} to {to}");
         }
+    }
+}
+
+/// One launch copies many stretches.
+fn many_copies(ground: &mut Ground, kernel: &mut Kernel) {
+    ground.clear();
+    let gpu = ground.gpu.clone();
+    let entered = gpu.enter().unwrap();
+    let (to, from) = (ground.to.start(), ground.from.start());
+    let bytes_of = |at: usize| 1 + at * at % 70_001;
+    let copies: Vec<_> = (0..128)
+        .map(|at| [to + 100_000 * at as u64, from + 50_003 * at as u64, bytes_of(at) as u64])
+        .collect();
+    // SAFETY: in bounds of both blocks, which stay until the copies have ended.
+    unsafe { kernel.launch(&entered, &copies) }.unwrap();
+    wait_until("copies", || kernel.progress() == Progress::Copied);
+    has_left(kernel);
+    for (at, got) in ground.target().into_iter().enumerate() {
+        let (copy, within) = (at / 100_000, at % 100_000);
+        let is_inside = copy < 128 && within < bytes_of(copy);
+        let wanted = if is_inside { pattern(1, 50_003 * copy + within) } else { 0 };
+        assert_eq!(got, wanted, "byte {within} of copy {copy}");
     }
 }
 

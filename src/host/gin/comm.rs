@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long an end waits for copies under way.
 const QUIET_PATIENCE: Duration = Duration::from_secs(2);
 /// Most entries that a pass takes of one queue, so that others have their turn.
-const PASS_ENTRIES: usize = 64;
+const PASS_ENTRIES: usize = 128;
 
 /// How a region is reached from here.
 #[derive(Debug)]
@@ -453,7 +453,11 @@ impl State {
     }
 
     fn pass_lane(&mut self, entered: &Entered<'_>, at: usize, lane: usize, now_ns: u64) -> bool {
+        let rank = self.contexts[at].executor().lanes()[lane].rank;
         for count in 0..PASS_ENTRIES {
+            if self.flow.is_held(rank) {
+                return count > 0;
+            }
             match self.contexts[at].executor().step(lane, &self.keys, now_ns) {
                 Step::Idle | Step::Blocked | Step::Failed => return count > 0,
                 Step::Ended => {}

@@ -4,18 +4,23 @@
 extern crate std;
 
 use super::GinError;
+use super::launcher::Launcher;
 use super::loopback::Loopback;
 use super::road::Road;
 use crate::hca::completion::Syndrome;
 use crate::hca::executor::Operation;
-use crate::memory::SharedMapping;
-use crate::memory::cuda::{CudaError, Entered, Gpu, Import, Pinned};
+use crate::memory::cuda::{CudaError, Entered, Gpu, Import, Kernel, Pinned, Program};
+use crate::memory::{SharedMapping, Variables};
+use std::string::{String, ToString};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::vec::Vec;
 
 /// Markers stand a cache line apart.
 const MARKER_BYTES: usize = 64;
+
+/// How long a kernel may take to start: copy engines do the same a little later.
+const PATIENCE_NS: u64 = 40_000;
 
 /// Where an operation belongs.
 #[derive(Copy, Clone, Debug)]
@@ -50,14 +55,18 @@ impl Flow {
         mapping.populate(0, bytes)?;
         // SAFETY: the mapping stands in the same value, behind its registration.
         let pinned = unsafe { Pinned::new(gpu, mapping.start(), bytes) }?;
+        let program = program(gpu);
         let mut roads = Vec::new();
         for rank in 0..ranks {
             let at = rank * MARKER_BYTES;
             let word = mapping.start().wrapping_add(at).cast::<AtomicU64>();
+            let kernel = program.as_ref().ok().filter(|_| rank != own);
+            let launcher =
+                Launcher::new(kernel.and_then(|program| Kernel::new(program).ok()), PATIENCE_NS);
             // SAFETY: a fresh word inside the mapping, which stands in the same value.
-            roads.push(unsafe { Road::new(gpu, word, pinned.device() + at as u64) }?);
+            roads.push(unsafe { Road::new(gpu, word, pinned.device() + at as u64, launcher) }?);
         }
-        let loopback = Loopback::new(gpu, lent)?;
+        let loopback = Loopback::new(gpu, &program, lent)?;
         Ok(Flow { own, roads, loopback, _pinned: pinned, _mapping: mapping })
     }
 
@@ -116,8 +125,14 @@ impl Flow {
         }
     }
 
+    /// Whether what goes to `rank` must wait for what a kernel copies there.
+    pub fn is_held(&self, rank: usize) -> bool {
+        self.roads[rank].is_held()
+    }
+
     /// Goes on with what waits, at the time `now_ns`.
     pub fn pass(&mut self, entered: &Entered<'_>, now_ns: u64) {
+        self.roads.iter_mut().for_each(|road| road.pass(entered, now_ns));
         self.loopback.pass(entered, &mut self.roads[self.own], now_ns);
     }
 
@@ -140,5 +155,15 @@ impl Flow {
     pub fn forget(&mut self, context: u64) {
         self.loopback.forget(context);
         self.roads.iter_mut().for_each(|road| road.forget(context));
+    }
+}
+
+/// The program that copies, or why there is none.
+fn program(gpu: &Arc<Gpu>) -> Result<Program, String> {
+    let value = Variables::of_process().text("CUDA_LAUNCH_BLOCKING");
+    // launches would wait for their kernel, which may wait for what the engine does next
+    match value.is_some_and(|value| !matches!(value.trim(), "" | "0")) {
+        true => Err(String::from("CUDA_LAUNCH_BLOCKING is set")),
+        false => Program::new(gpu).map_err(|error| error.to_string()),
     }
 }

@@ -15,35 +15,28 @@ extern crate std;
 
 use super::GinError;
 use super::flow::Pending;
+use super::launcher::Launcher;
 use super::road::{PENDING, Road};
 use crate::hca::completion::Syndrome;
 use crate::host::log::{self, Level};
-use crate::memory::cuda::{CudaError, Entered, Gpu, Import, Kernel, Pinned, Progress};
-use crate::memory::{SharedMapping, Variables};
+use crate::memory::SharedMapping;
+use crate::memory::cuda::{CudaError, Entered, Gpu, Import, Kernel, Pinned, Program};
 use std::collections::VecDeque;
 use std::format;
 use std::string::{String, ToString};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Bytes that another GPU lends for copies within one: a multiple of the driver's granularity.
 pub const DETOUR_BYTES: usize = 8 << 20;
 /// Bytes that a copy goes through at a time, where no other GPU lends memory.
 const STAGING_BYTES: usize = 1 << 20;
-/// How long a kernel may take to start. Where there is room it takes about 5 µs, and up to 90 where
-/// many threads of the GPU read host memory.
+/// How long a kernel may take to start: the detour is slow.
 const PATIENCE_NS: u64 = 150_000;
-/// Bytes for each of which it gets a nanosecond more: the detour would take longer for them.
-const PATIENCE_BYTES: u64 = 64;
-/// Most copies that go by the detour, after one was taken back, before the kernel is tried again.
-const REFRAIN_MAX: u32 = 64;
 /// From so many entries in line on, small copies take the detour: the stream does them one behind
 /// the other, where each kernel waits for the engine's look at the one before.
 const CROWD: usize = 8;
 /// Copies of so many bytes go by the kernel, also in a crowd: the detour moves the bytes twice.
 const LARGE_BYTES: u64 = 1 << 20;
-/// How long an end waits for a kernel that was taken back and has not run yet.
-const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the detour goes through.
 #[derive(Debug)]
@@ -119,44 +112,13 @@ enum Entry {
     End(Pending),
 }
 
-/// Whether kernels start.
-#[derive(Debug, Default)]
-struct Trust {
-    /// Copies that do without one after one was taken back, and how many of them are left.
-    refrain: u32,
-    left: u32,
-    /// The driver refused a launch.
-    refused: bool,
-}
-
-impl Trust {
-    /// Says what became of a launch.
-    fn tell(&mut self, is_copied: bool) {
-        self.refrain = match is_copied {
-            true => 0,
-            false => (self.refrain * 2).clamp(1, REFRAIN_MAX),
-        };
-        self.left = self.refrain;
-    }
-
-    /// Whether the next copy may try.
-    fn is_due(&mut self) -> bool {
-        let due = self.left == 0 && !self.refused;
-        self.left = self.left.saturating_sub(1);
-        due
-    }
-}
-
 /// The way of a rank to itself.
 #[derive(Debug)]
 pub struct Loopback {
-    kernel: Option<Kernel>,
+    launcher: Launcher,
     detour: Detour,
-    trust: Trust,
     line: VecDeque<Entry>,
     ended: VecDeque<(Pending, Result<(), Syndrome>)>,
-    /// Since when the front of the line is the kernel's.
-    launched_ns: Option<u64>,
     now_ns: u64,
     /// An entry of the operation at the front was refused.
     failed: bool,
@@ -167,12 +129,16 @@ pub struct Loopback {
 unsafe impl Send for Loopback {}
 
 impl Loopback {
-    /// Loads the kernel. `lent` are [`DETOUR_BYTES`] of another GPU.
-    pub fn new(gpu: &Arc<Gpu>, lent: Option<Import>) -> Result<Loopback, GinError> {
+    /// Copies by `program`, and else through [`DETOUR_BYTES`] that another GPU has `lent`.
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        program: &Result<Program, String>,
+        lent: Option<Import>,
+    ) -> Result<Loopback, GinError> {
         let detour = lent.map_or_else(|| Detour::host(gpu), |import| Ok(Detour::Gpu(import)))?;
-        let kernel = match blocking_launches() {
-            true => Err(String::from("CUDA_LAUNCH_BLOCKING is set")),
-            false => Kernel::new(gpu).map_err(|error| error.to_string()),
+        let kernel = match program {
+            Ok(program) => Kernel::new(program).map_err(|error| error.to_string()),
+            Err(why) => Err(why.clone()),
         };
         let through = match &detour {
             Detour::Gpu(_) => "another GPU",
@@ -191,12 +157,10 @@ impl Loopback {
             },
         );
         Ok(Loopback {
-            kernel: kernel.ok(),
+            launcher: Launcher::new(kernel.ok(), PATIENCE_NS),
             detour,
-            trust: Trust::default(),
             line: VecDeque::with_capacity(PENDING),
             ended: VecDeque::with_capacity(PENDING),
-            launched_ns: None,
             now_ns: 0,
             failed: false,
         })
@@ -263,7 +227,7 @@ impl Loopback {
     /// Forgets the operations of a context, but for a copy that the kernel has.
     pub fn forget(&mut self, context: u64) {
         self.ended.retain(|(pending, _)| pending.context != context);
-        let first = usize::from(self.launched_ns.is_some());
+        let first = usize::from(self.launcher.is_busy());
         let mut is_of = false;
         // an operation's end stands behind its entries
         for at in (first..self.line.len()).rev() {
@@ -301,20 +265,14 @@ impl Loopback {
 
     /// Acts on a copy at the front; whether it is done with, or is the road's.
     fn act(&mut self, entered: &Entered<'_>, road: &mut Road, copy: &Copy) -> bool {
-        match self.launched_ns {
-            None => {
-                if self.may_launch(road, copy) && self.launch(entered, copy) {
-                    return false;
-                }
+        if self.launcher.is_busy() {
+            match self.launcher.outcome(self.now_ns) {
+                Some(true) => return true,
+                Some(false) => {}
+                None => return false,
             }
-            Some(since_ns) => {
-                let Some(is_copied) = self.verdict(since_ns, copy.bytes) else { return false };
-                self.launched_ns = None;
-                self.trust.tell(is_copied);
-                if is_copied {
-                    return true;
-                }
-            }
+        } else if self.launch(entered, road, copy) {
+            return false;
         }
         // SAFETY: by the contract of `Loopback::copy`.
         let posted = unsafe { self.detour.post(entered, road, copy) };
@@ -322,46 +280,16 @@ impl Loopback {
         true
     }
 
-    /// Whether the kernel has copied what is at the front, or never will; `None`: nobody knows yet.
-    fn verdict(&self, since_ns: u64, bytes: u64) -> Option<bool> {
-        let Some(kernel) = &self.kernel else { return Some(false) };
-        match kernel.progress() {
-            Progress::Copied => Some(true),
-            Progress::GaveWay => Some(false),
-            Progress::Begun => None,
-            Progress::Waiting => {
-                let patience_ns = PATIENCE_NS + bytes / PATIENCE_BYTES;
-                let is_late = self.now_ns.saturating_sub(since_ns) > patience_ns;
-                (is_late && kernel.take_back()).then_some(false)
-            }
-        }
-    }
-
-    /// Whether the kernel is worth a try for the copy at the front. What the road has posted ended
-    /// before, so that their order is kept.
-    fn may_launch(&mut self, road: &Road, copy: &Copy) -> bool {
-        let free = self.kernel.as_ref().is_some_and(Kernel::has_left) && road.is_idle();
+    /// Launches the kernel for the copy at the front, if it is worth a try. What the road has posted
+    /// ended before, so that their order is kept.
+    fn launch(&mut self, entered: &Entered<'_>, road: &Road, copy: &Copy) -> bool {
         let crowded = self.line.len() > CROWD && copy.bytes < LARGE_BYTES;
-        free && !crowded && self.trust.is_due()
-    }
-
-    fn launch(&mut self, entered: &Entered<'_>, copy: &Copy) -> bool {
-        let Some(kernel) = &mut self.kernel else { return false };
-        // SAFETY: by the contract of `Loopback::copy`: the operation ends after this copy has.
-        match unsafe { kernel.launch(entered, copy.to, copy.from, copy.bytes) } {
-            Ok(()) => {
-                self.launched_ns = Some(self.now_ns);
-                true
-            }
-            Err(error) => {
-                log::say_once(
-                    Level::Warning,
-                    &format!("gin: a launch was refused ({error}); copies take the detour"),
-                );
-                self.trust.refused = true; // dropping the kernel here could wait for the GPU
-                false
-            }
+        if crowded || !road.is_idle() {
+            return false;
         }
+        let copies = [[copy.to, copy.from, copy.bytes]];
+        // SAFETY: by the contract of `Loopback::copy`: the operation ends after this copy has.
+        unsafe { self.launcher.launch(entered, &copies, self.now_ns) }
     }
 
     fn check(&mut self, posted: Result<(), CudaError>) {
@@ -378,24 +306,4 @@ impl Loopback {
             false => road.note(pending),
         }
     }
-}
-
-impl Drop for Loopback {
-    fn drop(&mut self) {
-        let Some(kernel) = &self.kernel else { return };
-        let until = Instant::now() + END_PATIENCE;
-        while !kernel.has_left() {
-            if Instant::now() >= until {
-                log::say(Level::Warning, "gin: a kernel has not run yet; its memory stays mapped");
-                return;
-            }
-            std::thread::sleep(super::engine::NAP);
-        }
-    }
-}
-
-/// Whether launches wait for their kernel, which may wait for what the engine does next.
-fn blocking_launches() -> bool {
-    let value = Variables::of_process().text("CUDA_LAUNCH_BLOCKING");
-    value.is_some_and(|value| !matches!(value.trim(), "" | "0"))
 }

@@ -9,6 +9,7 @@
 //! - [`adds`]: adds to words of windows, which their owner performs
 //! - [`flow`]: copies under way
 //! - [`road`]: the stream to one rank, and its markers
+//! - [`launcher`]: copies by a kernel, and whether it starts
 //! - [`loopback`]: puts of a rank to itself
 //! - [`engine`]: the thread
 //! - [`report`]: what queues wait for
@@ -25,6 +26,7 @@ pub mod comm;
 pub mod context;
 pub mod engine;
 pub mod flow;
+pub mod launcher;
 mod leaked;
 pub mod loopback;
 pub mod report;

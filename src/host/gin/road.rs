@@ -4,12 +4,17 @@
 //! word of pinned memory, and the operations of the pass have ended once the word says so. Copies
 //! of a pass go to the driver in [batches](Batch), and so do [words](Words) with their marker.
 //!
+//! Many small copies go by a [kernel](Launcher), once nothing else of the road is under way: the
+//! driver takes a microsecond for each copy, and a launch does them all. What comes later waits until
+//! it has ended.
+//!
 //! Where the driver refuses a batch or a marker, the road is broken: from there on its operations
 //! fail.
 
 extern crate std;
 
 use super::flow::Pending;
+use super::launcher::Launcher;
 use crate::hca::completion::Syndrome;
 use crate::host::log::{self, Level};
 use crate::memory::cuda::{Batch, CudaError, Entered, Gpu, Stream, Words};
@@ -17,9 +22,15 @@ use std::collections::VecDeque;
 use std::format;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Operations under way for which there is room before a queue grows.
 pub const PENDING: usize = 1024;
+
+/// So many copies are worth a launch, if they have not too many bytes: copy engines move more of
+/// these in a second.
+const LAUNCH_COPIES_MIN: usize = 56;
+const LAUNCH_BYTES_MAX: u64 = 16 << 20;
 
 /// A stream and what was posted on it.
 #[derive(Debug)]
@@ -33,7 +44,15 @@ pub struct Road {
     taken: u64,
     /// The first number whose operations fail.
     broken_from: u64,
+    /// Something has no marker yet; something of that went to the stream.
     posted: bool,
+    unmarked: bool,
+    launcher: Launcher,
+    /// What the kernel has, and the number that stands for it; the last one that it has done.
+    launched: Batch,
+    launched_number: Option<u64>,
+    copied: u64,
+    now_ns: u64,
     /// One of the two is empty.
     batch: Batch,
     words: Words,
@@ -45,7 +64,7 @@ pub struct Road {
 unsafe impl Send for Road {}
 
 impl Road {
-    /// A stream whose markers go to `word`, which the GPU sees at `device`.
+    /// A stream whose markers go to `word`, which the GPU sees at `device`, and launches.
     ///
     /// # Safety
     /// - the word is zero, pinned, nobody else's, and stays so until the road is dropped.
@@ -53,6 +72,7 @@ impl Road {
         gpu: &Arc<Gpu>,
         word: *const AtomicU64,
         device: u64,
+        launcher: Launcher,
     ) -> Result<Road, CudaError> {
         Ok(Road {
             stream: Stream::new(gpu)?,
@@ -62,6 +82,12 @@ impl Road {
             taken: 0,
             broken_from: u64::MAX,
             posted: false,
+            unmarked: false,
+            launcher,
+            launched: Batch::new(),
+            launched_number: None,
+            copied: 0,
+            now_ns: 0,
             batch: Batch::new(),
             words: Words::new(),
             pending: VecDeque::with_capacity(PENDING),
@@ -76,7 +102,8 @@ impl Road {
         self.posted = true;
         self.flush_words(entered);
         if !self.batch.take(to, from, bytes) {
-            self.flush(entered);
+            self.flush_copies(entered);
+            self.posted = true;
             let taken = self.batch.take(to, from, bytes);
             debug_assert!(taken, "an empty batch takes every copy");
         }
@@ -94,8 +121,8 @@ impl Road {
         kept: *const u8,
         bytes: usize,
     ) -> Result<(), CudaError> {
-        self.posted = true;
         self.flush_copies(entered);
+        self.posted = true;
         // SAFETY: by this function's contract.
         let value = unsafe { core::slice::from_raw_parts(kept, bytes) };
         if self.words.take(to, value) {
@@ -105,14 +132,17 @@ impl Road {
         if self.words.take(to, value) {
             return Ok(());
         }
+        self.unmarked = true;
         // SAFETY: by this function's contract.
         unsafe { self.stream.copy_in(entered, to, kept, bytes) }
     }
 
     /// The stream, for a post behind all others: a marker comes behind it.
     pub fn post(&mut self, entered: &Entered<'_>) -> &Stream {
+        self.flush_copies(entered);
+        self.flush_words(entered);
         self.posted = true;
-        self.flush(entered);
+        self.unmarked = true;
         &self.stream
     }
 
@@ -121,60 +151,134 @@ impl Road {
         self.pending.push_back((self.issued + u64::from(self.posted), pending));
     }
 
-    fn flush(&mut self, entered: &Entered<'_>) {
-        self.flush_copies(entered);
-        self.flush_words(entered);
-    }
-
     fn flush_words(&mut self, entered: &Entered<'_>) {
+        if self.words.is_empty() {
+            return;
+        }
+        self.await_kernel(entered);
+        self.unmarked = true;
         // SAFETY: by the contract of `write`.
         let posted = unsafe { self.words.post(entered, &self.stream) };
-        self.check(posted);
+        self.check(posted, self.issued + 1);
     }
 
     fn flush_copies(&mut self, entered: &Entered<'_>) {
-        if self.batch.is_empty() {
+        if self.batch.is_empty() || self.launch(entered) {
             return;
         }
+        self.await_kernel(entered);
+        self.unmarked = true;
         // SAFETY: by the contract of `copy`.
         let posted = unsafe { self.batch.post(entered, &self.stream) };
-        self.check(posted);
+        self.check(posted, self.issued + 1);
     }
 
-    /// Breaks the road where the driver has refused something that the next marker stands for.
-    fn check(&mut self, posted: Result<(), CudaError>) {
+    /// Whether what waits is worth a launch, and comes behind nothing that has no marker.
+    fn is_for_kernel(&self) -> bool {
+        let copies = self.batch.copies();
+        let bytes: u64 = copies.iter().map(|copy| copy[2]).sum();
+        copies.len() >= LAUNCH_COPIES_MIN && bytes <= LAUNCH_BYTES_MAX && !self.unmarked
+    }
+
+    /// Launches what waits, if that is worth it and nothing else is under way.
+    fn launch(&mut self, entered: &Entered<'_>) -> bool {
+        if self.is_held() || self.reached() < self.taken || !self.is_for_kernel() {
+            return false;
+        }
+        // SAFETY: by the contract of `copy`: what the number stands for has not ended before.
+        let launched = unsafe { self.launcher.launch(entered, self.batch.copies(), self.now_ns) };
+        if launched {
+            self.issued += 1;
+            self.taken = self.issued;
+            self.launched_number = Some(self.issued);
+            core::mem::swap(&mut self.batch, &mut self.launched);
+            self.posted = false;
+        }
+        launched
+    }
+
+    /// Whether a kernel copies, so that nothing may be posted.
+    pub fn is_held(&self) -> bool {
+        self.launched_number.is_some()
+    }
+
+    /// Looks at the kernel, at the time `now_ns`. The stream does what was taken back.
+    pub fn pass(&mut self, entered: &Entered<'_>, now_ns: u64) {
+        self.now_ns = now_ns;
+        let Some(number) = self.launched_number else { return };
+        let Some(is_copied) = self.launcher.outcome(now_ns) else { return };
+        self.launched_number = None;
+        if is_copied {
+            self.copied = number;
+            return self.launched.clear();
+        }
+        // SAFETY: by the contract of `copy`.
+        let posted = unsafe { self.launched.post(entered, &self.stream) };
+        self.check(posted, number);
+        let mut marker = Words::new();
+        marker.take(self.device, &number.to_le_bytes());
+        // SAFETY: a pinned word, which stands as long as the stream (`new`).
+        let marked = unsafe { marker.post(entered, &self.stream) };
+        self.check(marked, number);
+        if marked.is_err() {
+            self.taken = number - 1;
+        }
+    }
+
+    /// Waits for the kernel: an operation needs more than one post. It is bounded, as what the
+    /// launcher says is.
+    fn await_kernel(&mut self, entered: &Entered<'_>) {
+        let (start, now_ns) = (Instant::now(), self.now_ns);
+        while self.is_held() {
+            core::hint::spin_loop();
+            self.pass(entered, now_ns + start.elapsed().as_nanos() as u64);
+        }
+    }
+
+    /// Breaks the road where the driver has refused something that `number` stands for.
+    fn check(&mut self, posted: Result<(), CudaError>, number: u64) {
         let Err(error) = posted else { return };
         let text = format!("gin: the driver refused copies ({error}); queues to that rank fail");
         log::say_once(Level::Error, &text);
-        self.broken_from = self.broken_from.min(self.issued + 1);
+        self.broken_from = self.broken_from.min(number);
     }
 
-    /// Writes a marker behind what was posted since the last call.
+    /// Writes a marker behind what was posted since the last call; or does so later, where a kernel
+    /// is under way or about to be.
     pub fn mark(&mut self, entered: &Entered<'_>) {
-        if !core::mem::take(&mut self.posted) {
+        if !self.posted || self.is_held() {
             return;
         }
+        if self.is_for_kernel() && self.launcher.is_ready() && self.reached() < self.taken {
+            return; // a kernel comes once that has ended
+        }
         self.flush_copies(entered);
+        if self.is_held() {
+            return;
+        }
+        (self.posted, self.unmarked) = (false, false);
         let number = (self.issued + 1).to_le_bytes();
         if !self.words.take(self.device, &number) {
             self.flush_words(entered);
             self.words.take(self.device, &number);
         }
+        self.unmarked = false;
         // SAFETY: words by the contract of `write`, and a pinned one, which stands as long as the
         // stream (`new`).
         let marked = unsafe { self.words.post(entered, &self.stream) };
-        self.check(marked);
+        self.check(marked, self.issued + 1);
         self.issued += 1;
         if marked.is_ok() {
             self.taken = self.issued;
         }
     }
 
-    /// The number of the last marker that has come.
+    /// The number of the last marker that has come, or of what the kernel has copied since.
     fn reached(&self) -> u64 {
         // SAFETY: it stands as long as the road (`new`).
         let word = unsafe { &*self.word };
-        word.load(Ordering::Acquire) // pairs with the stream's write, which is fenced
+        // pairs with the stream's write, which is fenced
+        word.load(Ordering::Acquire).max(self.copied)
     }
 
     /// The next operation that has ended, and how.
@@ -198,7 +302,7 @@ impl Road {
 
     /// Whether all that was ever posted has ended.
     pub fn is_idle(&self) -> bool {
-        !self.posted && self.reached() >= self.taken
+        !self.posted && !self.is_held() && self.reached() >= self.taken
     }
 
     /// Forgets the operations of a context.

@@ -14,11 +14,14 @@ use std::vec::Vec;
 extern crate std;
 
 /// Most copies of a batch.
-pub const COPIES_MAX: usize = 64;
+pub const COPIES_MAX: usize = 128;
 
 /// Copies that wait to be posted.
 #[derive(Debug)]
 pub struct Batch {
+    /// Target, source and length of each.
+    copies: Vec<[u64; 3]>,
+    /// The same as the driver takes it.
     to: Vec<CUdeviceptr>,
     from: Vec<CUdeviceptr>,
     bytes: Vec<usize>,
@@ -33,40 +36,49 @@ impl Batch {
     /// An empty one.
     pub fn new() -> Batch {
         let room = || Vec::with_capacity(COPIES_MAX);
-        Batch { to: room(), from: room(), bytes: Vec::with_capacity(COPIES_MAX) }
+        let copies = Vec::with_capacity(COPIES_MAX);
+        Batch { copies, to: room(), from: room(), bytes: Vec::with_capacity(COPIES_MAX) }
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.to.is_empty()
+        self.copies.is_empty()
+    }
+
+    /// What was taken: target, source and length of each copy.
+    pub fn copies(&self) -> &[[u64; 3]] {
+        &self.copies
+    }
+
+    /// Forgets what was taken.
+    pub fn clear(&mut self) {
+        self.copies.clear();
     }
 
     /// Takes a copy; one that goes on where the last one ends becomes a part of it. `false`: it may
     /// not be in this batch.
     pub fn take(&mut self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> bool {
-        let all = || self.to.iter().zip(&self.from).zip(&self.bytes);
-        let is_apart = |((other_to, other_from), other_bytes): ((&u64, &u64), &usize)| {
-            !touch(to, bytes, *other_to, *other_bytes)
-                && !touch(from, bytes, *other_to, *other_bytes)
-                && !touch(to, bytes, *other_from, *other_bytes)
+        let is_apart = |&[other_to, other_from, other_bytes]: &[u64; 3]| {
+            let other_bytes = other_bytes as usize;
+            !touch(to, bytes, other_to, other_bytes)
+                && !touch(from, bytes, other_to, other_bytes)
+                && !touch(to, bytes, other_from, other_bytes)
         };
-        if !all().all(is_apart) {
+        if !self.copies.iter().all(is_apart) {
             return false;
         }
-        if let Some(last) = self.bytes.last_mut() {
-            let (last_to, last_from) = (self.to[self.to.len() - 1], self.from[self.from.len() - 1]);
-            if last_to + *last as u64 == to && last_from + *last as u64 == from {
-                *last += bytes;
-                return true;
-            }
+        if let Some([last_to, last_from, last]) = self.copies.last_mut()
+            && *last_to + *last == to
+            && *last_from + *last == from
+        {
+            *last += bytes as u64;
+            return true;
         }
-        if self.to.len() == COPIES_MAX {
-            return false;
+        let fits = self.copies.len() < COPIES_MAX;
+        if fits {
+            self.copies.push([to, from, bytes as u64]);
         }
-        self.to.push(to);
-        self.from.push(from);
-        self.bytes.push(bytes);
-        true
+        fits
     }
 
     /// Posts what was taken, behind all that `stream` has, and is empty then in any case.
@@ -78,7 +90,12 @@ impl Batch {
     pub unsafe fn post(&mut self, entered: &Entered<'_>, stream: &Stream) -> Result<(), CudaError> {
         let library = entered.library();
         let posted = match &library.batches {
-            Ok(calls) if self.to.len() > 1 => {
+            Ok(calls) if self.copies.len() > 1 => {
+                for &[to, from, bytes] in &self.copies {
+                    self.to.push(to);
+                    self.from.push(from);
+                    self.bytes.push(bytes as usize);
+                }
                 // SAFETY: integers, for which zero is a value: no hint where memory lies.
                 let mut how: CUmemcpyAttributes = unsafe { zeroed() };
                 how.srcAccessOrder = CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
@@ -92,14 +109,12 @@ impl Batch {
                     unsafe { (calls.copies)(to, from, bytes, count, how, &mut first, 1, stream) };
                 library.check("cuMemcpyBatchAsync", code)
             }
-            Ok(_) | Err(_) => {
-                let mut all = self.to.iter().zip(&self.from).zip(&self.bytes);
+            Ok(_) | Err(_) => self.copies.iter().try_for_each(|&[to, from, bytes]| {
                 // SAFETY: by this function's contract.
-                all.try_for_each(|((to, from), bytes)| unsafe {
-                    stream.copy(entered, *to, *from, *bytes)
-                })
-            }
+                unsafe { stream.copy(entered, to, from, bytes as usize) }
+            }),
         };
+        self.clear();
         self.to.clear();
         self.from.clear();
         self.bytes.clear();
@@ -117,17 +132,13 @@ impl Default for Batch {
 mod tests {
     use super::*;
 
-    fn waiting(batch: &Batch) -> Vec<(u64, u64, usize)> {
-        (0..batch.to.len()).map(|at| (batch.to[at], batch.from[at], batch.bytes[at])).collect()
-    }
-
     #[test]
     fn copies_that_follow_each_other_are_one() {
         let mut batch = Batch::new();
         assert!(batch.take(1000, 5000, 8) && batch.take(1008, 5008, 24));
-        assert_eq!(waiting(&batch), [(1000, 5000, 32)]);
+        assert_eq!(batch.copies(), [[1000, 5000, 32]]);
         assert!(batch.take(1032, 6000, 8) && batch.take(2000, 6008, 8));
-        assert_eq!(waiting(&batch), [(1000, 5000, 32), (1032, 6000, 8), (2000, 6008, 8)]);
+        assert_eq!(batch.copies(), [[1000, 5000, 32], [1032, 6000, 8], [2000, 6008, 8]]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! A kernel of ours that copies within one GPU, and that the CPU can take back until it starts.
+//! A kernel of ours that copies, and that the CPU can take back until it starts.
 //!
-//! The driver's own copy within a GPU is also run by a kernel. It waits for a free multiprocessor,
-//! and nothing takes it back. This one asks first, by two words of a slot in pinned memory:
+//! It does many copies by one launch. It also copies within one GPU, where the driver's own copy is
+//! run by a kernel, too: that waits for a free multiprocessor, and nothing takes it back. Ours asks
+//! first, by two words of a slot in pinned memory:
 //!
 //! | step | kernel, at its start | CPU, out of patience |
 //! |---|---|---|
@@ -35,6 +36,9 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 extern crate std;
 
+use std::vec;
+use std::vec::Vec;
+
 /// The program, which the driver compiles for its GPU.
 const PROGRAM: &str = concat!(include_str!("copy.ptx"), "\0");
 /// Threads of a block, as the program says.
@@ -42,9 +46,10 @@ const THREADS: c_uint = 256;
 /// Most blocks of a launch: enough for more bytes a second than NVLink brings, and few enough to
 /// leave most of the GPU to its user.
 const BLOCKS: u64 = 32;
-/// Bytes that a block copies at a time. The least is one turn of its inner loop.
-const CHUNK_MIN: u64 = 32 << 10;
-const CHUNK_MAX: u64 = 256 << 10;
+/// Most pieces of a launch, as the program says: its parameters have 4 KiB.
+pub const PIECES_MAX: usize = 160;
+/// Bytes of a piece, at least: one turn of a block's inner loop.
+const PIECE_MIN: u64 = 32 << 10;
 /// Words in device memory that the blocks of a launch share: see `copy.ptx`.
 const STATE_BYTES: usize = 64;
 
@@ -110,7 +115,17 @@ pub enum Progress {
     GaveWay,
 }
 
-/// A loaded program.
+/// The program, loaded for one GPU.
+#[derive(Clone, Debug)]
+pub struct Program(Arc<Module>);
+
+impl Program {
+    /// Loads it. *Errors*: [`KernelError`]. *Cost*: the driver may compile it.
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Program, KernelError> {
+        Ok(Program(Arc::new(Module::new(gpu)?)))
+    }
+}
+
 #[derive(Debug)]
 struct Module {
     gpu: Arc<Gpu>,
@@ -136,6 +151,11 @@ impl Module {
     }
 }
 
+// SAFETY: the driver's modules and functions may be used by any thread.
+unsafe impl Send for Module {}
+// SAFETY: as above; nothing changes them.
+unsafe impl Sync for Module {}
+
 impl Drop for Module {
     fn drop(&mut self) {
         let Ok(entered) = self.gpu.enter() else { return };
@@ -150,12 +170,14 @@ impl Drop for Module {
 struct Parts {
     stream: Stream,
     state: DeviceBlock,
-    module: Module,
+    program: Program,
+    pieces: Vec<[u64; 3]>,
     pinned: Pinned,
     mapping: SharedMapping,
 }
 
-/// The copying kernel of one GPU. When it is dropped while a launch has not left, its memory stays.
+/// Launches of the copying kernel, one at a time. When it is dropped while a launch has not left,
+/// its memory stays.
 #[derive(Debug)]
 pub struct Kernel(ManuallyDrop<Parts>);
 
@@ -163,25 +185,25 @@ pub struct Kernel(ManuallyDrop<Parts>);
 unsafe impl Send for Kernel {}
 
 impl Kernel {
-    /// Loads the program and launches it once, taken back. That launch makes the driver do now what
-    /// it does at a first launch, and shows that the kernel runs: until then nothing
-    /// [may launch](Kernel::has_left).
+    /// Launches the program once, taken back. That makes the driver do now what it does at a first
+    /// launch, and shows that the kernel runs: until then nothing [may launch](Kernel::has_left).
     ///
-    /// *Errors*: [`KernelError`]. *Cost*: the driver may compile the program.
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Kernel, KernelError> {
-        let module = Module::new(gpu)?;
+    /// *Errors*: [`KernelError`].
+    pub fn new(program: &Program) -> Result<Kernel, KernelError> {
+        let (gpu, program) = (&program.0.gpu, program.clone());
         let mapping = SharedMapping::create(c"crosstie-copies", page_bytes())?;
         mapping.populate(0, page_bytes())?;
         // SAFETY: the mapping stands in the same value, behind its registration.
         let pinned = unsafe { Pinned::new(gpu, mapping.start(), page_bytes()) }?;
         let state = DeviceBlock::of(gpu, &[0; STATE_BYTES])?;
         let stream = Stream::for_kernels(gpu)?;
-        let parts = Parts { stream, state, module, pinned, mapping };
+        let pieces = vec![[0; 3]; PIECES_MAX];
+        let parts = Parts { stream, state, program, pieces, pinned, mapping };
         let mut kernel = Kernel(ManuallyDrop::new(parts));
         kernel.words().left.store(1, Ordering::Relaxed); // nothing else knows it yet
         let entered = gpu.enter()?;
-        // SAFETY: a copy of no bytes.
-        unsafe { kernel.start(&entered, [0, 0, 0], 1) }?;
+        // SAFETY: no copy.
+        unsafe { kernel.start(&entered, 0, 1) }?;
         Ok(kernel)
     }
 
@@ -196,32 +218,32 @@ impl Kernel {
         self.words().left.load(Ordering::Acquire) != 0
     }
 
-    /// Launches a copy of `bytes`.
+    /// Launches `copies`, each a target, a source and a length. They are done in any order.
     ///
     /// # Safety
-    /// - both ranges are mapped, and stay so until the copy was copied or taken back.
+    /// - all ranges are mapped, and stay so until the copies were done or taken back.
     ///
-    /// *Panics*: when the last launch has not left. *Errors*: the driver's; nothing is copied then.
+    /// *Panics*: when the last launch has not left, or there are more than [`PIECES_MAX`] copies.
+    /// *Errors*: the driver's; nothing is copied then.
     pub unsafe fn launch(
         &mut self,
         entered: &Entered<'_>,
-        to: u64,
-        from: u64,
-        bytes: u64,
+        copies: &[[u64; 3]],
     ) -> Result<(), CudaError> {
         assert!(self.has_left());
+        let count = cut(copies, &mut self.0.pieces);
         // SAFETY: by this function's contract.
-        unsafe { self.start(entered, [to, from, bytes], 0) }
+        unsafe { self.start(entered, count, 0) }
     }
 
-    /// Launches on a slot that is free.
+    /// Launches the first `count` pieces on a slot that is free.
     ///
     /// # Safety
     /// - as for [`Kernel::launch`], if `taken_back` is zero.
     unsafe fn start(
         &mut self,
         entered: &Entered<'_>,
-        [to, from, bytes]: [u64; 3],
+        count: usize,
         taken_back: u32,
     ) -> Result<(), CudaError> {
         let words = self.words();
@@ -229,15 +251,15 @@ impl Kernel {
         words.progress.store(0, Ordering::Relaxed);
         words.taken_back.store(taken_back, Ordering::Relaxed);
         words.left.store(0, Ordering::Relaxed);
-        let chunk = (bytes / (4 * BLOCKS)).clamp(CHUNK_MIN, CHUNK_MAX).next_multiple_of(16);
-        let chunks = bytes.div_ceil(chunk);
-        let (slot, state) = (self.0.pinned.device(), self.0.state.start());
-        let mut values = [to, from, bytes, chunk, chunks, slot, state];
-        let mut places = values.each_mut().map(|value| (&raw mut *value).cast::<c_void>());
-        let blocks = chunks.clamp(1, BLOCKS) as c_uint;
+        let parts = &mut *self.0;
+        let mut values = [count as u64, parts.pinned.device(), parts.state.start()];
+        let [count, slot, state] =
+            values.each_mut().map(|value| (&raw mut *value).cast::<c_void>());
+        let mut places = [parts.pieces.as_mut_ptr().cast(), count, slot, state];
+        let blocks = values[0].clamp(1, BLOCKS) as c_uint;
         let library = entered.library();
         let launched = library.kernels.as_ref().map(|calls| {
-            let (function, stream) = (self.0.module.copy, self.0.stream.raw());
+            let (function, stream) = (parts.program.0.copy, parts.stream.raw());
             let places = places.as_mut_ptr();
             // SAFETY: the function's parameters in their order; the driver copies them.
             unsafe {
@@ -270,11 +292,54 @@ impl Kernel {
     }
 }
 
+/// Cuts `copies` into pieces, of one size but for the ends, and says how many these are.
+fn cut(copies: &[[u64; 3]], pieces: &mut [[u64; 3]]) -> usize {
+    let spare = (pieces.len() - copies.len()).max(1) as u64;
+    let all: u64 = copies.iter().map(|copy| copy[2]).sum();
+    // a copy of n bytes has less than n / size + 1 pieces
+    let size = all.div_ceil(spare).max(PIECE_MIN).next_multiple_of(16);
+    let mut count = 0;
+    for &[to, from, bytes] in copies {
+        let mut done = 0;
+        while done < bytes {
+            let now = (bytes - done).min(size);
+            pieces[count] = [to + done, from + done, now];
+            (count, done) = (count + 1, done + now);
+        }
+    }
+    count
+}
+
 impl Drop for Kernel {
     fn drop(&mut self) {
         if self.has_left() {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_all_copies_and_find_room() {
+        let many = vec![[1 << 40, 1 << 41, (32 << 10) + 1]; PIECES_MAX / 2];
+        let mixed = [[16, 1 << 30, 1 << 30], [1 << 50, 1 << 51, 0], [3 << 40, 1 << 41, 7]];
+        for copies in [&many[..], &mixed, &[[0, 4096, 1]], &vec![[0, 64, 9]; PIECES_MAX]] {
+            let mut pieces = [[0; 3]; PIECES_MAX];
+            let count = cut(copies, &mut pieces);
+            let mut at = 0;
+            for &[to, from, bytes] in copies {
+                let mut done = 0;
+                while done < bytes {
+                    assert_eq!(pieces[at][..2], [to + done, from + done]);
+                    (done, at) = (done + pieces[at][2], at + 1);
+                }
+                assert_eq!(done, bytes);
+            }
+            assert_eq!(at, count);
         }
     }
 }

@@ -10,7 +10,7 @@
 //! - [`batch`]: copies that go to the driver in one call
 //! - [`stream`]: copies in order
 //! - [`words`]: words that a stream writes, such as markers, in one call
-//! - [`kernel`]: copies within one GPU by a kernel, which can be taken back until it starts
+//! - [`kernel`]: copies by a kernel, which can be taken back until it starts
 //!
 //! *Rules of the data path*: no allocation, no free, no synchronisation, no wait of a stream. A
 //! thread that has entered a GPU captures nothing by accident: see [`gpu::Entered`].
@@ -26,7 +26,7 @@ pub mod words;
 
 pub use batch::Batch;
 pub use gpu::{Entered, Gpu};
-pub use kernel::{Kernel, KernelError, Progress};
+pub use kernel::{Kernel, KernelError, Program, Progress};
 pub use library::{CudaError, Library, LoadError};
 pub use pinned::{DeviceBlock, Pinned};
 pub use stream::Stream;

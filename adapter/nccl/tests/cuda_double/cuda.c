@@ -29,8 +29,9 @@ static int handles[BLOCKS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The parameters of the only kernel, src/memory/cuda/copy.ptx. */
+enum { PIECES = 160 };
 struct copy {
-    uint64_t to, from, bytes, chunk, chunks, slot, state;
+    uint64_t pieces[PIECES][3], count, slot, state;
 };
 struct work {
     struct work *next;
@@ -91,11 +92,8 @@ static void run(const struct copy *copy) {
         begin(copy);
     }
     if (__atomic_load_n(&slot[0], __ATOMIC_SEQ_CST) == BEGUN) {
-        for (uint64_t chunk = 0; chunk < copy->chunks; chunk++) {
-            uint64_t at = chunk * copy->chunk, left = copy->bytes - at;
-            memcpy((char *)copy->to + at, (char *)copy->from + at,
-                   left < copy->chunk ? left : copy->chunk);
-        }
+        for (uint64_t at = copy->count; at-- > 0;) /* in any order */
+            memcpy((void *)copy->pieces[at][0], (void *)copy->pieces[at][1], copy->pieces[at][2]);
         __atomic_fetch_add(&counts[DID_COPY], 1, __ATOMIC_SEQ_CST);
         __atomic_store_n(&slot[0], COPIED, __ATOMIC_SEQ_CST);
     }
@@ -436,8 +434,10 @@ EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, un
     if (function != counts || !x || y != 1 || z != 1 || threads != 256 || threads_y != 1 ||
         threads_z != 1 || shared || extra || !copy)
         return INVALID;
-    for (int at = 0; at < 7; at++)
-        ((uint64_t *)copy)[at] = *(uint64_t *)values[at];
+    memcpy(copy->pieces, values[0], sizeof copy->pieces);
+    copy->count = *(uint64_t *)values[1];
+    copy->slot = *(uint64_t *)values[2];
+    copy->state = *(uint64_t *)values[3];
     pthread_mutex_lock(&kernels);
     if (!held)
         begin(copy);
