@@ -50,3 +50,33 @@ fn rings_at_the_place_of_a_living_connection_are_refused_and_free_when_it_is_ove
     assert_eq!(closed.target, 1);
     ask(RINGS_BYTES).expect("the first one's place");
 }
+
+/// Endpoints that all connect to each other.
+const PEERS: usize = 8;
+
+/// How many descriptors the kernel's table has room for.
+fn table_length() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// When the table of a process with threads grows, the kernel waits for all CPUs. Under the band's
+/// lock that would keep everybody from answering peers: sixty-four processes that spin while they
+/// connect made it 10 s.
+#[test]
+fn the_table_of_descriptors_grows_at_open_and_not_while_links_are_made() {
+    let limits = Limits { connections: 2 * PEERS, links: 2 * PEERS as u32, ..Limits::default() };
+    let before = descriptors();
+    let nodes: Vec<Node> = (0..PEERS).map(|_| Node::new(&limits)).collect();
+    let (length, opened) = (table_length(), descriptors());
+    assert!(length > opened + 2 * 4 * PEERS * (PEERS - 1), "no room: {length}");
+    let listeners: Vec<_> = nodes.iter().map(|node| node.band.listen().unwrap()).collect();
+    for (to, (listener, handle)) in nodes.iter().zip(&listeners) {
+        for from in nodes.iter().filter(|from| !std::ptr::eq(*from, to)) {
+            pair(from, to, *listener, &handle.encode());
+        }
+    }
+    assert!(descriptors() > opened + (opened - before), "links take descriptors");
+    assert_eq!(table_length(), length);
+}
