@@ -1,4 +1,5 @@
-//! Where the rings of a connection may lie: a peer made by hand asks for places.
+//! Where the rings of a connection may lie: a peer made by hand asks for places. And where the
+//! descriptors of links find room.
 #![allow(dead_code)] // of the shared parts
 
 mod connect_support;
@@ -62,8 +63,7 @@ fn table_length() -> usize {
 }
 
 /// When the table of a process with threads grows, the kernel waits for all CPUs. Under the band's
-/// lock that would keep everybody from answering peers: sixty-four processes that spin while they
-/// connect made it 10 s.
+/// lock that keeps the process from answering its peers, for seconds where many processes spin.
 #[test]
 fn the_table_of_descriptors_grows_at_open_and_not_while_links_are_made() {
     let limits = Limits { connections: 2 * PEERS, links: 2 * PEERS as u32, ..Limits::default() };

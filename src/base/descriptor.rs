@@ -54,38 +54,38 @@ pub fn spare() -> io::Result<OwnedFd> {
 
 /// Descriptors that the kernel's table has room for at most, beside those that are open: 128 KiB of
 /// its memory.
-const ROOM_MAX: u32 = 1 << 14;
+const HEADROOM_MAX: u32 = 1 << 14;
 
-/// What all living [`Room`]s ask for.
-static ROOM: AtomicU32 = AtomicU32::new(0);
+/// What all living [`Headroom`]s ask for together.
+static HEADROOM: AtomicU32 = AtomicU32::new(0);
 
 /// Room in the kernel's table of descriptors, which never gets shorter.
 ///
 /// When a process has threads, each growth of its table waits until every CPU has passed through
-/// the scheduler (`synchronize_rcu`). Where many processes spin, that was seen to take 10 s. So the
-/// table grows here, where no lock is held that others wait for.
+/// the scheduler (`synchronize_rcu`). Where many processes spin, that can take seconds
+/// (`doc/limits.md`). So the table grows here, where no lock is held that others wait for.
 ///
 /// *Source*: Linux `fs/file.c`, `expand_fdtable`.
 #[derive(Debug)]
-pub struct Room(u32);
+pub struct Headroom(u32);
 
-impl Room {
-    /// Makes room for `count` descriptors beside those that are open and those that other `Room`s
-    /// ask for: as far as the process's limit allows, and for 16384 in all.
+impl Headroom {
+    /// Makes room for `count` descriptors beside those that are open and those that others ask for:
+    /// as far as the process's limit allows, and for 16384 in all.
     ///
     /// *Cost*: may block for as long as the kernel needs.
-    pub fn new(count: u32) -> Room {
-        let count = count.min(ROOM_MAX);
+    pub fn new(count: u32) -> Headroom {
+        let count = count.min(HEADROOM_MAX);
         // relaxed: a sum; each caller makes room for what it has added itself
-        let all = ROOM.fetch_add(count, Ordering::Relaxed).saturating_add(count);
-        grow(all.min(ROOM_MAX));
-        Room(count)
+        let all = HEADROOM.fetch_add(count, Ordering::Relaxed).saturating_add(count);
+        grow(all.min(HEADROOM_MAX));
+        Headroom(count)
     }
 }
 
-impl Drop for Room {
+impl Drop for Headroom {
     fn drop(&mut self) {
-        ROOM.fetch_sub(self.0, Ordering::Relaxed);
+        HEADROOM.fetch_sub(self.0, Ordering::Relaxed);
     }
 }
 

@@ -20,7 +20,7 @@ use super::stream::Traffic;
 use super::together::rails_sound;
 use super::trust::Trust;
 use super::vouch::Vouch;
-use crate::base::descriptor::Room;
+use crate::base::descriptor::Headroom;
 use crate::base::pool::Pool;
 use crate::base::ring::Producer;
 use crate::base::slab::Handle;
@@ -137,7 +137,7 @@ pub struct Band<M: LinkMemory> {
     thread: Mutex<Option<JoinHandle<()>>>,
     pid: u32,
     /// For what its links and connections open under the lock.
-    _room: Room,
+    _headroom: Headroom,
 }
 
 impl<M: LinkMemory> Band<M> {
@@ -158,7 +158,7 @@ impl<M: LinkMemory> Band<M> {
         config.rails = rails_sound(config.rails, config.lanes_max);
         config.rails = pairs::rails_sound(config.rails, config.lanes_max, config.ports.count);
         address::sweep(&config.shm_dir);
-        let room = Room::new(descriptors(&config, tables.generations.len()));
+        let headroom = Headroom::new(descriptors(&config, tables.generations.len()));
         let poller = Arc::new(Poller::new().map_err(system)?);
         let kick = Kick::new().map_err(system)?;
         poller.add(kick.as_fd(), TOKEN_KICK).map_err(system)?;
@@ -167,7 +167,7 @@ impl<M: LinkMemory> Band<M> {
         let thread = Mutex::new(Some(
             start(&shared).map_err(|error| OpenError::Thread(NoThread::of(&error)))?,
         ));
-        Ok(Band { shared: Some(shared), thread, pid: std::process::id(), _room: room })
+        Ok(Band { shared: Some(shared), thread, pid: std::process::id(), _headroom: headroom })
     }
 
     /// Opens a listener, and says with which handle peers reach it.
