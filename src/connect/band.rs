@@ -53,7 +53,7 @@ pub struct BandConfig {
     /// but over the network; without `RAIL_TCP` nothing touches the network. `RAIL_TOGETHER` counts
     /// beside both, where connections may have a second lane.
     pub rails: u32,
-    /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
+    /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`]: our wish
     /// when we connect, our limit when we listen.
     pub streams: u32,
     /// Descriptors of the process from which on connections have one stream all the same;
