@@ -9,7 +9,7 @@ use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RecvSlot};
 use crosstie::memory::{CpuSet, SharedHeap, WakeFd};
 use crosstie::provider::mixed::{Limits, Mixed, Way, bytes};
-use crosstie::provider::shm::{self, HeapSpan, PeerSetup, RingSizes};
+use crosstie::provider::shm::{self, HeapSpan, PeerSetup, RingSizes, SharedView};
 use crosstie::provider::tcp;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -79,21 +79,22 @@ fn join_shm(sides: &mut [Side; 2], number: u32) {
 
 fn join_rails_shm(rails: [&mut Mixed<'static>; 2], grounds: [Ground; 2], number: u32) {
     let length = shm::rings_bytes(SIZES.send_bytes, SIZES.write_bytes);
-    let rings: &'static mut HeapBlock = Box::leak(Box::new(HeapBlock::new(length)));
-    let rings = rings.start();
+    let rings = [(); 2].map(|()| Box::leak(Box::new(HeapBlock::new(length))).start());
     for (ours, rail) in rails.into_iter().enumerate() {
         let Ground { heap, bell } = grounds[1 - ours];
+        // SAFETY: it lives as long as the test.
+        let heap = unsafe { SharedView::new(heap.start, heap.length) };
         let setup = PeerSetup {
-            rings,
+            rings: rings[ours],
+            peer_rings: rings[1 - ours],
             sizes: SIZES,
-            side: ours as u8,
             kernel_copy_pid: Some(std::process::id() as i32),
             heap: Some(heap),
             doorbell: Some(bell),
             use_fence_for_doorbell: false,
         };
         let peer = PeerIndex(number);
-        // SAFETY: fresh zeroed rings, one side each; everything lives as long as the test.
+        // SAFETY: fresh zeroed rings; everything lives as long as the test.
         unsafe { rail.peer_open_shm(peer, &setup) }.expect("a fresh peer");
         assert_eq!(rail.way(peer), Some(Way::Shm));
     }

@@ -13,7 +13,7 @@ use crosstie::fabric::{
     Source,
 };
 use crosstie::memory::Errno;
-use crosstie::provider::shm::layout::{ACKED_AT, places_at};
+use crosstie::provider::shm::layout::ACKED_AT;
 use crosstie::provider::shm::pair::{PairConfig, PairMemory};
 use crosstie::provider::shm::{RingSizes, Shm};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -136,7 +136,7 @@ fn write_is_not_over_while_a_thread_copies_whatever_the_peer_says() {
     let config = PairConfig { threads: 1, ..base };
     let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(config)));
     // SAFETY: an aligned word of the second side's places, in memory that is never freed.
-    let acked = unsafe { AtomicU32::from_ptr(memory.rings().add(places_at(1) + ACKED_AT).cast()) };
+    let acked = unsafe { AtomicU32::from_ptr(memory.rings(1).add(ACKED_AT).cast()) };
     let [mut from, mut to] = memory.open();
     let (mut source, mut target) = (vec![0u8; WRITES * BYTES], vec![0u8; WRITES * BYTES]);
     let region = |memory: &mut [u8]| Region {

@@ -25,11 +25,13 @@ fn a_connection_is_established_and_both_sides_share_its_rings() {
     assert_eq!(of_a.kernel_copy_pid, NonZeroI32::new(std::process::id() as i32));
     assert!(of_a.peer_copies && of_b.peer_copies && of_b.kernel_copy_pid.is_some());
     assert!(of_a.membarrier && of_a.doorbell_fd >= 0 && of_a.heap.is_some());
-    let (ring_a, ring_b) = (of_a.rings_address as *mut u64, of_b.rings_address as *mut u64);
-    // SAFETY: both are mapped until the connection is closed, which is below.
-    unsafe { ring_a.write_volatile(42) };
-    // SAFETY: as above.
-    assert_eq!(unsafe { ring_b.read_volatile() }, 42);
+    for (writer, reader) in [(of_a, of_b), (of_b, of_a)] {
+        let rings = (writer.rings_address as *mut u64, reader.peer_rings_address as *const u64);
+        // SAFETY: both are mapped until the connection is closed, which is below.
+        unsafe { rings.0.write_volatile(42) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { rings.1.read_volatile() }, 42);
+    }
     let mut text = [0; 128];
     let length = a.band.peer_text(here, &mut text);
     let text = std::str::from_utf8(&text[..length]).unwrap();

@@ -97,7 +97,7 @@ impl Pair {
     }
 
     /// How many lanes both sides believe to have.
-    fn lanes(&mut self) -> (u32, u32) {
+    fn lanes(&mut self) -> (u8, u8) {
         let of_a = self.a.established(self.here).unwrap();
         let of_b = self.b.established(self.there).unwrap();
         (of_a.lanes, of_b.lanes)
@@ -206,13 +206,13 @@ fn the_smaller_limit_and_the_wish_count() {
         let mut both = Pair::new(&limits, &at(b.0, b.1));
         assert_eq!(both.lanes(), (lanes, lanes), "{a:?} {wish} {b:?}");
         for lane in 1..lanes {
-            both.joined(lane as u8, 1);
+            both.joined(lane, 1);
         }
         assert_eq!(
             (told(&mut both.a), told(&mut both.b)),
             (lanes as usize - 1, lanes as usize - 1)
         );
-        let none = both.a.band.lane_wanted(both.here, lanes);
+        let none = both.a.band.lane_wanted(both.here, lanes.into());
         assert_eq!(none, Err(CloseError::Stale));
         if lanes == 1 {
             assert_eq!(both.b.band.lane_wanted(both.there, 0), Err(CloseError::Stale));

@@ -212,8 +212,10 @@ fn listener_for(
     let link = raw.accept();
     let Frame::LinkHello(hello) = link.receive() else { panic!("no hello") };
     let [_, heap, doorbell] = with_hello();
-    let reply = addressed(version, "link_reply", handle.endpoint_id, hello.endpoint_id);
-    link.send_bytes(&change(reply, Some(40)), &[&heap, &doorbell]);
+    let mut reply = addressed(version, "link_reply", handle.endpoint_id, hello.endpoint_id);
+    patch(&mut reply, 72, hello.arena_bytes.to_le_bytes());
+    let arena = memfd(hello.arena_bytes);
+    link.send_bytes(&change(reply, Some(40)), &[&arena, &heap, &doorbell]);
     assert!(matches!(link.receive(), Frame::LinkReady(_)));
     let Frame::Connect(connect) = link.receive() else { panic!("no connect") };
     link.send_bytes(&change(aimed(version, "accepted", connect.connection), Some(72)), &[]);
@@ -524,9 +526,10 @@ fn record() {
     let reply = LinkHello {
         endpoint_id: handle.endpoint_id,
         peer_endpoint_id: hello.endpoint_id,
+        arena_bytes: hello.arena_bytes,
         ..hello_to(&handle)
     };
-    link.send(Frame::LinkReply(reply), &[]);
+    link.send(Frame::LinkReply(reply), &[&memfd(hello.arena_bytes)]);
     keep(&link.receive_bytes()); // link_ready
     keep(&link.receive_bytes()); // connect
     let a = Node::new(&Limits::tcp());

@@ -12,7 +12,7 @@ use crosstie::connect::key::Key;
 use crosstie::connect::*;
 use crosstie::wire::handle::ListenHandle;
 use crosstie::wire::hello::*;
-use raw::{Raw, RawTcp};
+use raw::{Raw, RawTcp, memfd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Of an endpoint as a host makes it: twice as many links as connections.
@@ -115,10 +115,11 @@ fn who_asks_while_its_link_is_closed_succeeds_over_a_new_one() {
     }
 }
 
-/// The handshake of a listener made by hand, up to a link that stands.
-fn shake(from: Frame, handle: &ListenHandle, say: impl Fn(Frame)) {
+/// The handshake of a listener made by hand, up to a link that stands. `say` is told the bytes of
+/// the arena that it brings, within a host.
+fn shake(from: Frame, handle: &ListenHandle, say: impl Fn(Frame, u64)) {
     let Frame::LinkHello(hello) = from else { panic!("{from:?}") };
-    say(Frame::LinkReply(LinkHello {
+    let reply = LinkHello {
         endpoint_id: handle.endpoint_id,
         node_id: handle.node_id,
         peer_endpoint_id: hello.endpoint_id,
@@ -126,7 +127,8 @@ fn shake(from: Frame, handle: &ListenHandle, say: impl Fn(Frame)) {
         heap_bytes: 0,
         nonce: 9,
         ..hello
-    }));
+    };
+    say(Frame::LinkReply(reply), hello.arena_bytes);
 }
 
 #[test]
@@ -138,7 +140,7 @@ fn an_attempt_goes_on_over_a_new_link_when_its_own_is_given_up() {
     let pending = a.band.connect_begin(&handle.encode()).unwrap();
     for round in 0..3 {
         let link = door.accept();
-        shake(link.receive(), &handle, |frame| link.send(frame, &[]));
+        shake(link.receive(), &handle, |frame, bytes| link.send(frame, &[&memfd(bytes)]));
         assert!(matches!(link.receive(), Frame::LinkReady(_)));
         let Frame::Connect(connect) = link.receive() else { panic!("not asked") };
         if round < 2 {
@@ -162,7 +164,7 @@ fn an_attempt_over_tcp_goes_on_also_when_the_goodbye_was_lost() {
     let pending = a.band.connect_begin(&handle.encode()).unwrap();
     for round in 0..3 {
         let link = RawTcp::of(door.accept().unwrap().0);
-        shake(link.receive(), &handle, |frame| link.send(frame));
+        shake(link.receive(), &handle, |frame, _| link.send(frame));
         assert!(matches!(link.receive(), Frame::LinkReady(_)));
         let stream = RawTcp::of(door.accept().unwrap().0);
         let Frame::StreamHello(_, connect) = stream.receive() else { panic!("not asked") };
@@ -186,7 +188,7 @@ fn an_answer_that_comes_again_before_the_first_was_asked_for_ends_nothing_else()
     let (door, handle) = RawTcp::listen(&a.band.listen().unwrap().1);
     let pending = a.band.connect_begin(&handle.encode()).unwrap();
     let link = RawTcp::of(door.accept().unwrap().0);
-    shake(link.receive(), &handle, |frame| link.send(frame));
+    shake(link.receive(), &handle, |frame, _| link.send(frame));
     assert!(matches!(link.receive(), Frame::LinkReady(_)));
     let asked = || {
         let stream = RawTcp::of(door.accept().unwrap().0);

@@ -5,7 +5,7 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::*;
 use crosstie::memory::{SharedHeap, SharedMapping, WakeFd, kernel_copy, wake};
-use crosstie::provider::shm::{self, HeapSpan, Limits, PeerSetup, RingSizes, Shm};
+use crosstie::provider::shm::{self, HeapSpan, Limits, PeerSetup, RingSizes, SharedView, Shm};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant as Clock};
 
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
 
 /// Made before the fork, so both processes map it.
 struct Link {
-    rings: SharedMapping,
+    rings: [SharedMapping; 2],
     heaps: [SharedHeap; 2],
     bells: [WakeFd; 2],
 }
@@ -31,14 +31,17 @@ struct Link {
 impl Link {
     fn new() -> Link {
         let bytes = shm::rings_bytes(SIZES.send_bytes, SIZES.write_bytes);
-        let rings = SharedMapping::create(c"rings", bytes).unwrap();
-        rings.populate(0, bytes).unwrap();
+        let rings = || {
+            let rings = SharedMapping::create(c"rings", bytes).unwrap();
+            rings.populate(0, bytes).unwrap();
+            rings
+        };
         let heap = || {
             let head = shm::board_bytes(LIMITS.regions_max);
             SharedHeap::create(c"heap", 1 << 30, head, 8).unwrap()
         };
         let bells = [(); 2].map(|()| WakeFd::create().unwrap());
-        Link { rings, heaps: [heap(), heap()], bells }
+        Link { rings: [rings(), rings()], heaps: [heap(), heap()], bells }
     }
 
     fn span(&self, side: usize) -> HeapSpan {
@@ -52,16 +55,19 @@ impl Link {
     }
 
     fn connect(&self, shm: &mut Shm, side: usize, pid: Option<i32>) {
+        let HeapSpan { start, length } = self.span(1 - side);
+        // SAFETY: the link outlives the provider.
+        let heap = unsafe { SharedView::new(start, length) };
         let setup = PeerSetup {
-            rings: self.rings.start(),
+            rings: self.rings[side].start(),
+            peer_rings: self.rings[1 - side].start(),
             sizes: SIZES,
-            side: side as u8,
             kernel_copy_pid: pid,
-            heap: Some(self.span(1 - side)),
+            heap: Some(heap),
             doorbell: Some(self.bells[1 - side].fd().as_raw_fd()),
             use_fence_for_doorbell: false,
         };
-        // SAFETY: fresh zeroed rings, one side each; the link outlives the provider.
+        // SAFETY: fresh zeroed rings; the link outlives the provider.
         unsafe { shm.peer_open(PEER, &setup) }.unwrap();
     }
 }

@@ -424,7 +424,7 @@ fn what_had_come_is_reported_before_the_peer_is_down() {
 #[test]
 fn broken_rings_take_the_peer_down_as_failed_on_both_sides() {
     let whole = PairConfig::default();
-    let offsets = [layout::send_ring_at(0, whole.sizes), layout::write_ring_at(0, whole.sizes)];
+    let offsets = [layout::SEND_RING_AT, layout::write_ring_at(whole.sizes)];
     let bad = [
         Header(u64::MAX),
         Header(9 << 32),
@@ -436,7 +436,7 @@ fn broken_rings_take_the_peer_down_as_failed_on_both_sides() {
     for offset in offsets {
         for header in bad {
             let mut memory = PairMemory::new(whole);
-            let rings = memory.rings();
+            let rings = memory.rings(0);
             let [mut a, mut b] = memory.open();
             let mut source = pattern(100, 1);
             let mut target = vec![0u8; 100];

@@ -248,9 +248,9 @@ fn shortest() -> Options {
     Options { send_ring_bytes, write_ring_bytes, ..Options::default() }
 }
 
-/// What the rings of a connection take in an arena: whole pages.
+/// What the rings of a connection take in both arenas: whole pages.
 fn rings_bytes(options: &Options) -> usize {
-    shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes).next_multiple_of(4096)
+    2 * shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes).next_multiple_of(4096)
 }
 
 fn root() -> PathBuf {

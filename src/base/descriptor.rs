@@ -10,6 +10,7 @@
 
 extern crate std;
 
+use super::sync::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
@@ -49,6 +50,64 @@ pub fn copy(fd: RawFd) -> io::Result<OwnedFd> {
 pub fn spare() -> io::Result<OwnedFd> {
     // SAFETY: a terminated name.
     made(|| unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })
+}
+
+/// Descriptors that the kernel's table has room for at most, beside those that are open: 128 KiB of
+/// its memory.
+const HEADROOM_MAX: u32 = 1 << 14;
+
+/// What all living [`Headroom`]s ask for together.
+static HEADROOM: AtomicU32 = AtomicU32::new(0);
+
+/// Room in the kernel's table of descriptors, which never gets shorter.
+///
+/// When a process has threads, each growth of its table waits until every CPU has passed through
+/// the scheduler (`synchronize_rcu`). Where many processes spin, that can take seconds
+/// (`doc/limits.md`). So the table grows here, where no lock is held that others wait for.
+///
+/// *Source*: Linux `fs/file.c`, `expand_fdtable`.
+#[derive(Debug)]
+pub struct Headroom(u32);
+
+impl Headroom {
+    /// Makes room for `count` descriptors beside those that are open and those that others ask for:
+    /// as far as the process's limit allows, and for 16384 in all.
+    ///
+    /// *Cost*: may block for as long as the kernel needs.
+    pub fn new(count: u32) -> Headroom {
+        let count = count.min(HEADROOM_MAX);
+        // relaxed: a sum; each caller makes room for what it has added itself
+        let all = HEADROOM.fetch_add(count, Ordering::Relaxed).saturating_add(count);
+        grow(all.min(HEADROOM_MAX));
+        Headroom(count)
+    }
+}
+
+impl Drop for Headroom {
+    fn drop(&mut self) {
+        HEADROOM.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Opens a descriptor whose number is `more` above the lowest that is free, and closes it. Where
+/// none can be opened, the table stays as it is.
+fn grow(more: u32) {
+    let Ok(lowest) = spare() else { return };
+    let last = limit().saturating_sub(1).min(i32::MAX as u64) as RawFd;
+    let wanted = lowest.as_raw_fd().saturating_add(more as RawFd).min(last);
+    // SAFETY: a call without pointers.
+    let highest = unsafe { libc::fcntl(lowest.as_raw_fd(), libc::F_DUPFD_CLOEXEC, wanted) };
+    close(highest);
+}
+
+/// Numbers of descriptors are below this.
+fn limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: valid for writes for the length of the call, which fills it.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => 0,
+    }
 }
 
 /// While it lives, no other library opens a descriptor below [`LOWEST`].

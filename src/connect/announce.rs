@@ -101,13 +101,14 @@ impl<M: LinkMemory> Control<M> {
                 side: connection.side,
                 rail: Rail::Tcp,
                 streams: self.streams[index as usize].each_ref().map(fd),
-                stream_count: u32::from(connection.stream_count),
-                lanes: u32::from(connection.lanes),
+                stream_count: connection.stream_count,
+                lanes: connection.lanes,
                 sums,
                 ..LinkParams::NONE
             };
         }
         let arena = link.arena.as_ref().map_or(0, |arena| self.memory.address(arena));
+        let theirs = link.peer_arena.as_ref().map_or(0, |arena| self.memory.view_address(arena));
         let template = &self.config.template;
         let (send_ring_bytes, write_ring_bytes) = match connection.side {
             Side::Connector => (template.send_ring_bytes, template.write_ring_bytes),
@@ -125,14 +126,15 @@ impl<M: LinkMemory> Control<M> {
             rail: Rail::Shm,
             streams: LinkParams::NONE.streams,
             stream_count: 0,
-            lanes: u32::from(connection.lanes),
+            lanes: connection.lanes,
             rings_address: arena + connection.rings_offset as usize,
+            peer_rings_address: theirs + connection.rings_offset as usize,
             send_ring_bytes,
             write_ring_bytes,
             kernel_copy_pid: NonZeroI32::new(link.pid).filter(|_| link.copies),
             peer_copies: link.features & FEATURE_KERNEL_COPY != 0,
             heap: link.heap.as_ref().and_then(|(heap, bytes)| {
-                NonZeroUsize::new(self.memory.address(heap)).map(|at| (at, *bytes))
+                NonZeroUsize::new(self.memory.view_address(heap)).map(|at| (at, *bytes))
             }),
             doorbell_fd: link.doorbell.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             membarrier: self.config.membarrier && link.features & FEATURE_MEMBARRIER != 0,

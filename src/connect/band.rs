@@ -7,7 +7,7 @@ use super::address;
 use super::control::{Control, TOKEN_KICK};
 use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
-use super::event::{BandCounters, BandEvent, LocalTemplate, Wake};
+use super::event::{BandCounters, BandEvent, LocalTemplate, STREAMS_MAX, Wake};
 use super::interfaces::InterfaceAddress;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
@@ -20,13 +20,14 @@ use super::stream::Traffic;
 use super::together::rails_sound;
 use super::trust::Trust;
 use super::vouch::Vouch;
+use crate::base::descriptor::Headroom;
 use crate::base::pool::Pool;
 use crate::base::ring::Producer;
 use crate::base::slab::Handle;
 use crate::base::sync::AtomicU32;
 use crate::base::units::Span;
 use crate::wire::handle::{HANDLE_BYTES, ListenHandle};
-use crate::wire::hello::AddressList;
+use crate::wire::hello::{AddressList, RAIL_TCP};
 use crate::wire::pair::{PORTS_MAX, PortList};
 use crate::wire::status::{ASK_STANDS, StatusHello};
 use std::path::PathBuf;
@@ -52,7 +53,7 @@ pub struct BandConfig {
     /// but over the network; without `RAIL_TCP` nothing touches the network. `RAIL_TOGETHER` counts
     /// beside both, where connections may have a second lane.
     pub rails: u32,
-    /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
+    /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`]: our wish
     /// when we connect, our limit when we listen.
     pub streams: u32,
     /// Descriptors of the process from which on connections have one stream all the same;
@@ -135,6 +136,8 @@ pub struct Band<M: LinkMemory> {
     shared: Option<Arc<Shared<M>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     pid: u32,
+    /// For what its links and connections open under the lock.
+    _headroom: Headroom,
 }
 
 impl<M: LinkMemory> Band<M> {
@@ -144,6 +147,7 @@ impl<M: LinkMemory> Band<M> {
     /// of both; and address space that takes memory when it is used: 640 bytes per connection, and
     /// 3.7 KiB per link over TCP. With more than one lane about 200 bytes for each of a connection,
     /// and as much again where we have RDMA ports.
+    /// Makes room in the kernel's table of descriptors for those of all links and connections.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(
         mut config: BandConfig,
@@ -154,6 +158,7 @@ impl<M: LinkMemory> Band<M> {
         config.rails = rails_sound(config.rails, config.lanes_max);
         config.rails = pairs::rails_sound(config.rails, config.lanes_max, config.ports.count);
         address::sweep(&config.shm_dir);
+        let headroom = Headroom::new(descriptors(&config, tables.generations.len()));
         let poller = Arc::new(Poller::new().map_err(system)?);
         let kick = Kick::new().map_err(system)?;
         poller.add(kick.as_fd(), TOKEN_KICK).map_err(system)?;
@@ -162,7 +167,7 @@ impl<M: LinkMemory> Band<M> {
         let thread = Mutex::new(Some(
             start(&shared).map_err(|error| OpenError::Thread(NoThread::of(&error)))?,
         ));
-        Ok(Band { shared: Some(shared), thread, pid: std::process::id() })
+        Ok(Band { shared: Some(shared), thread, pid: std::process::id(), _headroom: headroom })
     }
 
     /// Opens a listener, and says with which handle peers reach it.
@@ -502,6 +507,22 @@ impl<M: LinkMemory> Drop for Band<M> {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Descriptors of a link over shared memory: its socket, the peer's process, our arena and the
+/// peer's doorbell.
+const LINK_DESCRIPTORS: u32 = 4;
+
+/// The most descriptors that links and so many connections have, with the copies that threads have
+/// of data streams.
+fn descriptors(config: &BandConfig, connections: usize) -> u32 {
+    let of_links = config.links_max.saturating_mul(LINK_DESCRIPTORS);
+    if config.rails & RAIL_TCP == 0 {
+        return of_links;
+    }
+    let connections = u32::try_from(connections).unwrap_or(u32::MAX);
+    let each = config.lanes_max.saturating_mul(2 * config.streams.min(STREAMS_MAX as u32));
+    of_links.saturating_add(connections.saturating_mul(each))
 }
 
 /// Why the thread could not be started.

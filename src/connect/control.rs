@@ -85,7 +85,7 @@ pub(super) struct Control<M: LinkMemory> {
     pub listeners: Vec<Listener>,
     /// Listeners in use.
     pub listeners_live: u32,
-    pub links: Vec<Link<M::Mapping>>,
+    pub links: Vec<Link<M>>,
     /// Entries of `links` not in use.
     pub links_free: Vec<u32>,
     /// Links whose peer owes us the last word of the handshake.
@@ -405,7 +405,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// The peer's process has ended, although a child of its may hold the socket.
     fn process_ended(&mut self, index: u32) {
-        let ended = |link: &Link<M::Mapping>| {
+        let ended = |link: &Link<M>| {
             link.pidfd.as_ref().is_some_and(|pidfd| os::is_readable(pidfd.as_fd()))
         };
         if !ended(&self.links[index as usize]) {

@@ -21,7 +21,7 @@ use super::way::Way;
 use crate::base::units::Instant;
 use crate::fabric::completion::DownCause;
 use crate::wire::handle::{Family, HANDLE_LOCAL, ListenHandle};
-use crate::wire::hello::{Frame, LinkHello, RAIL_SHM, RAIL_TCP};
+use crate::wire::hello::{Frame, RAIL_SHM, RAIL_TCP};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -132,7 +132,8 @@ impl<M: LinkMemory> Control<M> {
         let link = &mut self.links[index as usize];
         link.rail = Rail::Tcp;
         link.entry.waits = Waits::Nothing;
-        (link.arena, link.arena_bytes, link.heap, link.doorbell) = (None, 0, None, None);
+        (link.arena, link.peer_arena, link.arena_bytes) = (None, None, 0);
+        (link.heap, link.doorbell) = (None, None);
         (link.together, link.copies, link.features) = (false, false, 0);
         (link.peer.pid, link.pid) = (0, 0);
         self.dial_remote(index)
@@ -236,8 +237,7 @@ impl<M: LinkMemory> Control<M> {
     pub fn say_hello(&mut self, index: u32) -> io::Result<()> {
         self.watch(index)?;
         self.memory.allow_tracer();
-        let arena_bytes = self.links[index as usize].arena_bytes;
-        let hello = LinkHello { arena_bytes, ..self.hello_of(index) };
+        let hello = self.hello_of(index);
         self.send_hello(index, &Frame::LinkHello(hello))
     }
 

@@ -86,7 +86,7 @@ pub enum BandEvent {
     },
 }
 
-/// Which side of a connection we are; the rings are laid out by it.
+/// Which side of a connection we are.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Side {
     /// We connected.
@@ -122,12 +122,14 @@ pub struct LinkParams {
     /// several lanes, [`Band::lane_wanted`](super::Band::lane_wanted): `stream_count` of them.
     pub streams: [i32; STREAMS_MAX],
     /// How many data streams each lane has.
-    pub stream_count: u32,
+    pub stream_count: u8,
     /// How many lanes the connection has, as both sides know. Lane 0 is up, as generation 1; those
     /// behind it are over TCP, whatever `rail` says.
-    pub lanes: u32,
-    /// Address of the connection's rings.
+    pub lanes: u8,
+    /// Address of the rings that we write.
     pub rings_address: usize,
+    /// Address of the rings that the peer writes, mapped for reading.
+    pub peer_rings_address: usize,
     /// Length of one send ring in bytes, as the connector chose it.
     pub send_ring_bytes: u32,
     /// Length of one write ring in bytes, as the connector chose it.
@@ -156,6 +158,7 @@ impl LinkParams {
         stream_count: 0,
         lanes: 1,
         rings_address: 0,
+        peer_rings_address: 0,
         send_ring_bytes: 0,
         write_ring_bytes: 0,
         kernel_copy_pid: None,
@@ -194,7 +197,7 @@ pub struct LocalTemplate {
     pub send_ring_bytes: u32,
     /// Length of one write ring in bytes, when we connect.
     pub write_ring_bytes: u32,
-    /// What rings of such lengths (send, write) take in an arena, both directions; `None`: no such
+    /// What one side's rings of such lengths (send, write) take in its arena; `None`: no such
     /// rings. Applied to what a peer claims, too.
     pub rings_bytes: fn(u32, u32) -> Option<u64>,
 }

@@ -62,6 +62,7 @@ impl<M: LinkMemory> Control<M> {
             features: doorbell | membarrier | copy,
             probe_address: core::ptr::from_ref(&*self.probe) as u64,
             probe_word: self.probe.load(Ordering::Relaxed),
+            arena_bytes: link.arena_bytes,
             heap_bytes: self.memory.heap().map_or(0, |(_, bytes)| bytes),
             ..hello
         }
@@ -83,10 +84,7 @@ impl<M: LinkMemory> Control<M> {
         }
         let mut descriptors = [self.poller.as_fd(); DESCRIPTORS_MAX];
         let mut count = 0;
-        let arena = match link.side {
-            Side::Connector => link.arena.as_ref().map(|arena| self.memory.arena_fd(arena)),
-            Side::Listener => None,
-        };
+        let arena = link.arena.as_ref().map(|arena| self.memory.arena_fd(arena));
         let heap = self.memory.heap().map(|(fd, _)| fd);
         for fd in [arena, heap, self.memory.doorbell()].into_iter().flatten() {
             descriptors[count] = fd;
@@ -271,8 +269,9 @@ impl<M: LinkMemory> Control<M> {
             if self.is_remote(index) {
                 return Ok(());
             }
-            self.adopt_arena(index, hello, &mut fds)?;
-            self.adopt(index, hello, &mut fds)
+            self.links[index as usize].arena_bytes = hello.arena_bytes;
+            self.adopt(index, hello, &mut fds)?;
+            self.answer_arena(index)
         });
         if let Err(reason) = result {
             if let Some(socket) = &self.links[index as usize].socket {
@@ -455,19 +454,12 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Maps the connector's arena.
-    fn adopt_arena(
-        &mut self,
-        index: u32,
-        hello: &LinkHello,
-        fds: &mut Descriptors,
-    ) -> Result<(), RefuseReason> {
-        let fd = fds.next().flatten().ok_or(RefuseReason::Protocol)?;
-        let arena = self.memory.map_arena(fd, hello.arena_bytes);
-        let arena = arena.map_err(|error| self.refuse(error))?;
-        let link = &mut self.links[index as usize];
-        link.arena = Some(arena);
-        link.arena_bytes = hello.arena_bytes;
+    /// Makes our arena where a connector has brought its own: as long, since rings of a connection
+    /// lie at the same place of both.
+    fn answer_arena(&mut self, index: u32) -> Result<(), RefuseReason> {
+        let bytes = self.links[index as usize].arena_bytes;
+        let arena = self.memory.create_arena(bytes).map_err(|error| self.refuse(error))?;
+        self.links[index as usize].arena = Some(arena);
         Ok(())
     }
 
@@ -478,6 +470,13 @@ impl<M: LinkMemory> Control<M> {
         hello: &LinkHello,
         fds: &mut Descriptors,
     ) -> Result<(), RefuseReason> {
+        if hello.arena_bytes != self.links[index as usize].arena_bytes {
+            return Err(RefuseReason::Protocol);
+        }
+        let fd = fds.next().flatten().ok_or(RefuseReason::Protocol)?;
+        let arena = self.memory.map_arena(fd, hello.arena_bytes);
+        let arena = arena.map_err(|error| self.refuse(error))?;
+        self.links[index as usize].peer_arena = Some(arena);
         if hello.heap_bytes != 0 {
             let fd = fds.next().flatten().ok_or(RefuseReason::Protocol)?;
             let heap = self.memory.map_heap(fd, hello.heap_bytes);

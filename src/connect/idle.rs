@@ -97,7 +97,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Of the links like that which no connection uses, the oldest.
-    fn link_oldest(&self, like: impl Fn(&Link<M::Mapping>) -> bool) -> Option<u32> {
+    fn link_oldest(&self, like: impl Fn(&Link<M>) -> bool) -> Option<u32> {
         let all = self.links.iter().enumerate();
         let unused = all.filter(|(_, link)| link.connections == 0 && like(link));
         unused.min_by_key(|(_, link)| link.order).map(|(index, _)| index as u32)

@@ -12,6 +12,7 @@ use super::entry::Entry;
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::liveness::Hearing;
+use super::memory::LinkMemory;
 use super::os;
 use super::outage::Outage;
 use super::peer::Peer;
@@ -78,16 +79,20 @@ impl Parting {
 }
 
 /// An entry of the table of links.
-pub(super) struct Link<Mapping> {
+pub(super) struct Link<M: LinkMemory> {
     pub phase: LinkPhase,
     pub side: Side,
     pub rail: Rail,
     pub socket: Option<Channel>,
     /// Readable when the peer's process ends.
     pub pidfd: Option<OwnedFd>,
-    pub arena: Option<Mapping>,
+    /// Our arena, and the peer's; both are as long.
+    pub arena: Option<M::Mapping>,
+    pub peer_arena: Option<M::View>,
     pub arena_bytes: u64,
-    pub heap: Option<(Mapping, u64)>,
+    /// Where we listen: no connection has had rings behind this place.
+    pub rings_end: u64,
+    pub heap: Option<(M::View, u64)>,
     pub doorbell: Option<OwnedFd>,
     /// Where we dial on this host; only when we connect.
     pub address: Option<Address>,
@@ -160,9 +165,9 @@ pub(super) struct Link<Mapping> {
     pub outage: Outage,
 }
 
-impl<Mapping> Link<Mapping> {
+impl<M: LinkMemory> Link<M> {
     /// An entry not in use.
-    pub const fn free() -> Link<Mapping> {
+    pub const fn free() -> Link<M> {
         Link {
             phase: LinkPhase::Free,
             side: Side::Connector,
@@ -170,7 +175,9 @@ impl<Mapping> Link<Mapping> {
             socket: None,
             pidfd: None,
             arena: None,
+            peer_arena: None,
             arena_bytes: 0,
+            rings_end: 0,
             heap: None,
             doorbell: None,
             address: None,

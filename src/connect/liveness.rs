@@ -291,7 +291,7 @@ impl<M: LinkMemory> Control<M> {
     }
 }
 
-impl<Mapping> Link<Mapping> {
+impl<M: LinkMemory> Link<M> {
     /// Whether the peer's kernel has left us without an answer, too, since we asked: then it is
     /// not the process that is stopped. Earlier than the kernel's own timers see it, which step.
     fn is_forsaken(&self, now: Instant) -> bool {

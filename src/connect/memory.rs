@@ -16,39 +16,46 @@ pub enum MemoryError {
     System(i32),
 }
 
-/// Shared memory for links: arenas that we make, arenas and heaps of peers that we map.
+/// Shared memory for links: arenas that we make and write, arenas and heaps of peers that we read.
 ///
 /// Nothing here may allocate from the heap: it is called after open.
 pub trait LinkMemory: Send + 'static {
-    /// A mapping of shared memory, which ends when it is dropped.
+    /// A mapping of memory that we made, which ends when it is dropped.
     type Mapping: Send + 'static;
+    /// A mapping of memory that a peer made, for reading alone; likewise.
+    type View: Send + 'static;
 
-    /// Makes an arena of `bytes` address space, of which nothing is populated yet.
+    /// Makes an arena of `bytes` address space, of which nothing is populated yet. It is sealed, so
+    /// that peers can only read it.
     fn create_arena(&mut self, bytes: u64) -> Result<Self::Mapping, MemoryError>;
 
     /// The descriptor that a peer needs to map what [`LinkMemory::create_arena`] made.
     fn arena_fd<'a>(&self, arena: &'a Self::Mapping) -> BorrowedFd<'a>;
 
-    /// Makes sure that the rings of a connection, a part of our arena, have as much memory behind
-    /// them as both sides need before the rings grow. A part may be populated again.
+    /// Makes sure that our rings of a connection, the part of our arena at `offset`, are zero and
+    /// have as much memory behind them as is needed before they grow. A part may be populated
+    /// again. `rings`: lengths in bytes of a send ring and of a write ring.
     fn populate(
         &mut self,
         arena: &Self::Mapping,
         offset: u64,
-        bytes: u64,
+        rings: (u32, u32),
     ) -> Result<(), MemoryError>;
 
-    /// Maps a peer's arena.
+    /// Maps a peer's arena for reading.
     ///
     /// *Errors*: also when the file behind `fd` is shorter than `bytes`, or can still shrink.
-    fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<Self::Mapping, MemoryError>;
+    fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<Self::View, MemoryError>;
 
     /// Maps a peer's heap for reading, or where the address space has no room for it, less of it
     /// from the start: what is not mapped is not read in place. Says how many bytes are.
-    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(Self::Mapping, u64), MemoryError>;
+    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(Self::View, u64), MemoryError>;
 
     /// Address of a mapping's first byte.
     fn address(&self, mapping: &Self::Mapping) -> usize;
+
+    /// Address of a view's first byte.
+    fn view_address(&self, view: &Self::View) -> usize;
 
     /// Our own heap, sealed so that peers can only read it, and its size in bytes; if there is one.
     fn heap(&self) -> Option<(BorrowedFd<'_>, u64)>;

@@ -7,13 +7,14 @@
 //! takes the lock: it learns of connections from a queue of [`BandEvent`]s. The thread runs from
 //! open; when the last listener, handshake and link is gone it ends, and the next use starts it.
 //!
-//! Two endpoints share one *link* per direction of connecting. Within a host it is a socket, the
-//! arena with the rings of all its connections, both doorbells, and the verdict of a trial whether
-//! each can read the other's memory; between hosts it is a TCP socket. The first connection pays
-//! for it (`LinkHello`, `LinkReply`, `LinkReady`, W8.1); later ones are two frames (`Connect`,
-//! `Accepted`, W8.2), or over TCP a socket per data stream and `Accepted` ([`streams`]). The
-//! listening side answers without waiting for `accept`, so that two ranks that both connect first
-//! do not wait for each other. How a listener is found is in [`dialing`] and [`route`].
+//! Two endpoints share one *link* per direction of connecting. Within a host it is a socket, an
+//! arena of each side with the rings that it writes ([`rings`]), both doorbells, and the verdict of
+//! a trial whether each can read the other's memory; between hosts it is a TCP socket. The first
+//! connection pays for it (`LinkHello`, `LinkReply`, `LinkReady`, W8.1); later ones are two frames
+//! (`Connect`, `Accepted`, W8.2), or over TCP a socket per data stream and `Accepted`
+//! ([`streams`]). The listening side answers without waiting for `accept`, so that two ranks that
+//! both connect first do not wait for each other. How a listener is found is in [`dialing`] and
+//! [`route`].
 //!
 //! A connection over TCP may have several *lanes*, each with streams of its own and between other
 //! addresses ([`plan`]): lane 0 is up when the connection stands, others join, and one that dies
@@ -80,6 +81,7 @@ mod reading;
 mod report;
 mod requests;
 mod resume;
+mod rings;
 mod route;
 pub mod routed;
 mod socket;

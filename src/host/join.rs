@@ -13,7 +13,7 @@ use crate::connect::{LinkParams, Rail};
 use crate::fabric::{RailKey, RemoteSpan};
 use crate::provider::loopback::Loopback;
 use crate::provider::mixed::Mixed;
-use crate::provider::shm::{self, HeapSpan, PeerSetup, RingSizes};
+use crate::provider::shm::{self, PeerSetup, RingSizes, SharedView};
 use crate::provider::taken;
 use crate::provider::tcp;
 use crate::transport::limits::{CREDITS, KEPT_BYTES, Limits, RECEIVES_SPARE};
@@ -51,30 +51,32 @@ fn shm_use<R: HostRail>(
 ) -> Result<(), SubmitError> {
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
-    let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
+    let lanes = u32::from(params.lanes).clamp(1, endpoint.limits().rails_max) as u8;
     let pull = lanes == 1 && !has(params, CONNECT_PUSH);
     // both sides have looked at this before they agreed on lanes over TCP, or on pushing
     if !pull && params.peer.groups_max != endpoint.limits().groups_max() {
         return Err(broken);
     }
-    let span = |(start, length): (NonZeroUsize, u64)| HeapSpan {
-        start: core::ptr::with_exposed_provenance_mut(start.get()),
-        length: length as usize,
+    let view = |(start, length): (NonZeroUsize, u64)| {
+        let start = core::ptr::with_exposed_provenance(start.get());
+        // SAFETY: the side band keeps the mapping until `connection_close`, which comes after the
+        // machine's.
+        unsafe { SharedView::new(start, length as usize) }
     };
     let setup = PeerSetup {
         rings: core::ptr::with_exposed_provenance_mut(params.rings_address),
+        peer_rings: core::ptr::with_exposed_provenance(params.peer_rings_address),
         sizes: RingSizes {
             send_bytes: params.send_ring_bytes,
             write_bytes: params.write_ring_bytes,
         },
-        side: params.side as u8,
         kernel_copy_pid: params.kernel_copy_pid.map(NonZeroI32::get),
-        heap: params.heap.map(span),
+        heap: params.heap.map(view),
         doorbell: (params.doorbell_fd >= 0).then_some(params.doorbell_fd),
         use_fence_for_doorbell: !params.membarrier,
     };
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
-    // SAFETY: the side band mapped the rings, zeroed, one side each, and keeps them, the heap and
+    // SAFETY: the side band mapped the rings of both sides, zeroed, and keeps them, the heap and
     // the descriptor until `connection_close`, which comes after the machine's.
     let opened = unsafe { endpoint.rail_mut().mixed_mut().peer_open_shm(peer, &setup) };
     opened.map_err(|error| match error {
@@ -136,7 +138,7 @@ fn tcp_use<R: HostRail>(
         return Err(SubmitError::RequestsMax);
     }
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
-    let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
+    let lanes = u32::from(params.lanes).clamp(1, endpoint.limits().rails_max) as u8;
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
     let opened = endpoint.rail_mut().mixed_mut().peer_open_tcp(peer, streams, params.sums);
     threads_say(endpoint.rail_mut().mixed_mut());

@@ -175,7 +175,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn connection_gone(&mut self, index: u32, cause: DownCause) {
         let connection = ConnectionIndex(index);
-        let lanes = self.known[index as usize].params.lanes.max(1) as u8;
+        let lanes = self.known[index as usize].params.lanes.max(1);
         hosted!(&mut self.machine, endpoint => {
             if lanes > 1 {
                 endpoint.connection_gone(connection, cause);
@@ -344,7 +344,7 @@ impl Endpoint {
             if !known.in_use || !several || known.gone.is_some() {
                 continue;
             }
-            for lane in 0..known.params.lanes.min(self.lanes_each() as u32) as u8 {
+            for lane in 0..known.params.lanes.min(self.lanes_each() as u8) {
                 self.lane_tell(index, lane, now_ms);
             }
         }

@@ -141,7 +141,7 @@ impl Endpoint {
                 endpoint.rail_mut().undelivered(peer)
             };
             known.gone.is_none()
-                && ((0..known.params.lanes.max(1) as u8).any(undelivered)
+                && ((0..known.params.lanes.max(1)).any(undelivered)
                     || endpoint.is_resending(connection))
         }, else false)
     }
@@ -175,7 +175,7 @@ impl Endpoint {
                 let peer = endpoint.lane_peer(connection, lane);
                 endpoint.rail_mut().awaiting(peer, is_awaited)
             };
-            (0..known.params.lanes.max(1) as u8).any(awaiting)
+            (0..known.params.lanes.max(1)).any(awaiting)
                 || endpoint.is_resending(connection)
                 || endpoint.is_owing(connection)
         }, else false)

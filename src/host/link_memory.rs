@@ -5,7 +5,7 @@ extern crate std;
 use super::news;
 use crate::connect::{LinkMemory, MemoryError};
 use crate::memory::heap::page_bytes;
-use crate::memory::{Errno, SharedHeap, SharedMapping, WakeFd, kernel_copy};
+use crate::memory::{Errno, SharedHeap, SharedMapping, ViewMapping, WakeFd, kernel_copy};
 use crate::provider::shm::{self, RingSizes};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,8 +14,6 @@ use std::sync::Arc;
 pub(super) struct HostMemory {
     pub(super) heap: Option<Arc<SharedHeap>>,
     pub(super) wake: Arc<WakeFd>,
-    /// Sizes of the rings of the connections that we make.
-    pub(super) rings: RingSizes,
     /// Whether peers' memory may be read through the kernel, by the user's setting.
     pub(super) kernel_copy: bool,
     /// Whether a peer's heap that could not be mapped was reported: once per endpoint is enough.
@@ -36,14 +34,23 @@ fn memory_error(errno: Errno) -> MemoryError {
 
 impl LinkMemory for HostMemory {
     type Mapping = SharedMapping;
+    type View = ViewMapping;
 
     fn create_arena(&mut self, bytes: u64) -> Result<SharedMapping, MemoryError> {
-        let arena = SharedMapping::create(c"crosstie-rings", bytes as usize);
-        // both sides write rings
-        let arena = arena.and_then(|arena| arena.seal_seals().map(|()| arena));
-        // whether memory is granted shows here, while there still is another way to the peer
-        let first = (bytes as usize).min(page_bytes());
-        arena.and_then(|arena| arena.populate(0, first).map(|()| arena)).map_err(memory_error)
+        let make = || {
+            let arena = SharedMapping::create(c"crosstie-rings", bytes as usize)?;
+            match arena.seal_writes() {
+                Err(errno @ Errno(libc::EINVAL)) => {
+                    news::not_sealed(errno);
+                    arena.seal_seals()?;
+                }
+                sealed => sealed?,
+            }
+            // whether memory is granted shows here, while there still is another way to the peer
+            arena.populate(0, (bytes as usize).min(page_bytes()))?;
+            Ok(arena)
+        };
+        make().map_err(memory_error)
     }
 
     fn arena_fd<'a>(&self, arena: &'a SharedMapping) -> BorrowedFd<'a> {
@@ -54,20 +61,22 @@ impl LinkMemory for HostMemory {
         &mut self,
         arena: &SharedMapping,
         offset: u64,
-        bytes: u64,
+        rings: (u32, u32),
     ) -> Result<(), MemoryError> {
+        let (send_bytes, write_bytes) = rings;
         // the rings' contract is zeroed memory; they grow by themselves
-        let parts = shm::first_parts(self.rings);
-        arena.renew(offset as usize, bytes as usize, &parts).map_err(memory_error)
+        let parts = shm::first_parts(RingSizes { send_bytes, write_bytes });
+        let bytes = shm::rings_bytes(send_bytes, write_bytes);
+        arena.renew(offset as usize, bytes, &parts).map_err(memory_error)
     }
 
-    fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<SharedMapping, MemoryError> {
-        SharedMapping::from_fd(fd, bytes as usize).map_err(memory_error)
+    fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<ViewMapping, MemoryError> {
+        ViewMapping::new(fd, bytes as usize, bytes as usize).map_err(memory_error)
     }
 
-    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(SharedMapping, u64), MemoryError> {
+    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(ViewMapping, u64), MemoryError> {
         let head = HEAP_HEAD_BYTES as usize;
-        let heap = SharedMapping::view(fd, bytes as usize, head).map_err(memory_error)?;
+        let heap = ViewMapping::new(fd, bytes as usize, head).map_err(memory_error)?;
         let mapped = heap.length() as u64;
         if mapped < bytes && !core::mem::replace(&mut self.heap_told, true) {
             news::heap_not_mapped(bytes);
@@ -79,10 +88,14 @@ impl LinkMemory for HostMemory {
         mapping.start().expose_provenance()
     }
 
+    fn view_address(&self, view: &ViewMapping) -> usize {
+        view.start().expose_provenance()
+    }
+
     fn heap(&self) -> Option<(BorrowedFd<'_>, u64)> {
         let heap = self.heap.as_ref()?;
         if let Err(errno) = heap.seal() {
-            news::heap_not_sealed(errno);
+            news::not_sealed(errno);
         }
         Some((heap.fd(), heap.length() as u64))
     }

@@ -111,17 +111,17 @@ pub(super) fn heap_not_mapped(bytes: u64) {
     );
 }
 
-/// A heap cannot be kept from being written by peers.
-pub(super) fn heap_not_sealed(errno: Errno) {
+/// What peers read cannot be kept from being written by them.
+pub(super) fn not_sealed(errno: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // relaxed: nothing else is told by it
     if !SAID.swap(true, Ordering::Relaxed) {
         say_of(
             Level::Warning,
             format_args!(
-                "peers of this host get memory of xtie_memory_alloc that they could write: the \
-                 kernel cannot seal it ({errno}; Linux 5.1 can); peers that are not trusted with \
-                 it want CROSSTIE_HEAP_BYTES=0"
+                "peers of this host get shared memory that they could write and should only read: \
+                 the kernel cannot seal it ({errno}; Linux 5.1 can); where peers are not trusted, \
+                 CROSSTIE_RAILS=tcp shares none"
             ),
         );
     }

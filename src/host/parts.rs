@@ -231,10 +231,6 @@ impl Parts {
         let memory = HostMemory {
             heap: heap.clone(),
             wake: Arc::clone(&wake),
-            rings: RingSizes {
-                send_bytes: options.send_ring_bytes,
-                write_bytes: options.write_ring_bytes,
-            },
             kernel_copy: environment.kernel_copy,
             heap_told: false,
         };

@@ -231,7 +231,7 @@ impl Endpoint {
     #[cold]
     fn peer_leaves(&mut self, index: u32) {
         let connection = ConnectionIndex(index);
-        let lanes = self.known[index as usize].params.lanes.max(1) as u8;
+        let lanes = self.known[index as usize].params.lanes.max(1);
         hosted!(&mut self.machine, endpoint => {
             if lanes > 1 {
                 endpoint.connection_gone(connection, DownCause::Closed);

@@ -189,7 +189,7 @@ impl SharedHeap {
     }
 
     /// The file, to be handed to a peer after [`SharedHeap::seal`], which maps it with
-    /// [`SharedMapping::view`].
+    /// [`ViewMapping::new`](super::shared::ViewMapping::new).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.mapping.fd()
     }
@@ -234,6 +234,7 @@ pub fn page_bytes() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shared::ViewMapping;
     use super::*;
 
     const RESERVE: usize = 64 << 20;
@@ -276,7 +277,7 @@ mod tests {
         // SAFETY: ours.
         unsafe { first.add(5000).write(42) };
         let seen = heap.fd().try_clone_to_owned().unwrap();
-        let seen = SharedMapping::view(seen, heap.length(), heap.length()).unwrap();
+        let seen = ViewMapping::new(seen, heap.length(), heap.length()).unwrap();
         let at = first as usize - heap.start() as usize + 5000;
         // SAFETY: an allocated page of both mappings.
         assert_eq!(unsafe { seen.start().add(at).read() }, 42);

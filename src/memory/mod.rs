@@ -50,5 +50,5 @@ pub use environment::Variables;
 pub use errno::Errno;
 pub use heap::{HeapError, SharedHeap};
 pub use reserve::Reserve;
-pub use shared::SharedMapping;
+pub use shared::{SharedMapping, ViewMapping};
 pub use wake::{Alarm, WaitSet, WakeFd};

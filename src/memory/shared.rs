@@ -70,37 +70,7 @@ impl SharedMapping {
     ///
     /// *Errors*: EINVAL when it is shorter than `bytes` or could be shrunk under us.
     pub fn from_fd(fd: OwnedFd, bytes: usize) -> Result<SharedMapping, Errno> {
-        SharedMapping::checked(fd, bytes, bytes, Use::Internal)
-    }
-
-    /// The same for reading alone. Where the address space has no room for `bytes`, the first
-    /// `head_bytes` are mapped: [`SharedMapping::length`] says which.
-    pub fn view(fd: OwnedFd, bytes: usize, head_bytes: usize) -> Result<SharedMapping, Errno> {
-        SharedMapping::checked(fd, bytes, head_bytes, Use::View)
-    }
-
-    fn checked(
-        fd: OwnedFd,
-        bytes: usize,
-        head_bytes: usize,
-        wanted: Use,
-    ) -> Result<SharedMapping, Errno> {
-        // SAFETY: all-zero bytes are a value of this plain C struct.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `stat` is valid for writes for the length of the call.
-        Errno::check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) }.into())?;
-        // SAFETY: a call on a descriptor that we own.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
-        if !sealed || (stat.st_size as u64) < bytes as u64 || is_of_huge_pages(&fd)? {
-            return Err(Errno(libc::EINVAL));
-        }
-        let (start, length) = match map_at(&fd, bytes, wanted) {
-            Err(Errno(libc::ENOMEM | libc::EAGAIN)) if head_bytes < bytes => {
-                (map_at(&fd, head_bytes, wanted)?, head_bytes)
-            }
-            result => (result?, bytes),
-        };
+        let (start, length) = map_checked(&fd, bytes, bytes, Use::Internal)?;
         Ok(SharedMapping { start, length, fd, used: AtomicUsize::new(0) })
     }
 
@@ -113,9 +83,11 @@ impl SharedMapping {
     }
 
     /// Makes a range read as zero, whatever an earlier use of it left, and allocates `parts` of it,
-    /// each an offset into the range and a length.
+    /// each an offset into the range and a length. Memory that the range has stays: pages of a
+    /// sealed file cannot be given back.
     ///
-    /// *Cost*: a system call for each part, and one more where something was before.
+    /// *Cost*: a system call for each part; where something was before, two more for each piece
+    /// that has memory, which is written.
     pub fn renew(
         &self,
         offset: usize,
@@ -124,9 +96,35 @@ impl SharedMapping {
     ) -> Result<(), Errno> {
         let end = offset.saturating_add(length);
         if offset < self.used.fetch_max(end, Ordering::Relaxed) {
-            self.release(offset, length)?;
+            self.clear(offset, length)?;
         }
         parts.iter().try_for_each(|(at, length)| self.populate(offset + at, *length))
+    }
+
+    /// Writes zeros wherever a range has memory.
+    fn clear(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        self.range(offset, length).ok_or(Errno(libc::EINVAL))?;
+        let end = offset + length;
+        let seek = |from: usize, whence| {
+            // SAFETY: a call on a descriptor that we own; nobody reads through it by place.
+            let at = unsafe { libc::lseek(self.fd.as_raw_fd(), from as libc::off_t, whence) };
+            Errno::check(at).map(|at| at as usize)
+        };
+        let mut at = offset;
+        while at < end {
+            let data = match seek(at, libc::SEEK_DATA) {
+                Ok(data) => data,
+                Err(Errno(libc::ENXIO)) => return Ok(()), // nothing stands behind
+                Err(_) => at,                             // this kernel does not tell
+            };
+            let until = seek(data, libc::SEEK_HOLE).unwrap_or(end).min(end);
+            if data < until {
+                // SAFETY: the piece lies in our mapping (`range`), and nobody uses it.
+                unsafe { self.start.add(data).write_bytes(0, until - data) };
+            }
+            at = until.max(data);
+        }
+        Ok(())
     }
 
     /// Builds the page tables of an allocated range now rather than at its first touch. A kernel
@@ -224,6 +222,45 @@ impl Drop for SharedMapping {
     }
 }
 
+/// A mapping of another process's file for reading alone; unmapped on drop.
+#[derive(Debug)]
+pub struct ViewMapping {
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the mapping is plain memory, reached through raw pointers.
+unsafe impl Send for ViewMapping {}
+// SAFETY: as above; no method touches the bytes.
+unsafe impl Sync for ViewMapping {}
+
+impl ViewMapping {
+    /// Maps a file as [`SharedMapping::from_fd`] does, and closes the descriptor. Where the address
+    /// space has no room for `bytes`, the first `head_bytes` are mapped: [`ViewMapping::length`]
+    /// says which.
+    pub fn new(fd: OwnedFd, bytes: usize, head_bytes: usize) -> Result<ViewMapping, Errno> {
+        let (start, length) = map_checked(&fd, bytes, head_bytes, Use::View)?;
+        Ok(ViewMapping { start, length })
+    }
+
+    /// First byte.
+    pub fn start(&self) -> *const u8 {
+        self.start
+    }
+
+    /// Length in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for ViewMapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map_checked` mapped, once.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
 /// Allocates the whole pages of a range of a mapping for real, and builds their page tables; the
 /// bytes stay what they are. `false`: there is no memory. Where the kernel has no such call (before
 /// 5.14) the first touch allocates them.
@@ -272,6 +309,31 @@ fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Maps a file that another process made: all of it, or the first `head_bytes`.
+fn map_checked(
+    fd: &OwnedFd,
+    bytes: usize,
+    head_bytes: usize,
+    wanted: Use,
+) -> Result<(*mut u8, usize), Errno> {
+    // SAFETY: all-zero bytes are a value of this plain C struct.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is valid for writes for the length of the call.
+    Errno::check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) }.into())?;
+    // SAFETY: a call on a descriptor that we own.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
+    if !sealed || (stat.st_size as u64) < bytes as u64 || is_of_huge_pages(fd)? {
+        return Err(Errno(libc::EINVAL));
+    }
+    match map_at(fd, bytes, wanted) {
+        Err(Errno(libc::ENOMEM | libc::EAGAIN)) if head_bytes < bytes => {
+            Ok((map_at(fd, head_bytes, wanted)?, head_bytes))
+        }
+        result => Ok((result?, bytes)),
+    }
+}
+
 fn map_at(fd: &OwnedFd, length: usize, wanted: Use) -> Result<*mut u8, Errno> {
     space::map(fd.as_raw_fd(), length, libc::MAP_SHARED, wanted)
 }
@@ -316,10 +378,14 @@ mod tests {
             assert!(map_at(&again, BYTES, Use::Internal).is_err(), "opened anew and mapped");
             assert!(seal(&again, libc::F_SEAL_GROW).is_err(), "another seal");
         }
-        let theirs = SharedMapping::view(fd, BYTES, BYTES).unwrap();
+        let theirs = ViewMapping::new(fd, BYTES, BYTES).unwrap();
         // SAFETY: our mapping.
         let changed = unsafe {
-            libc::mprotect(theirs.start().cast(), BYTES, libc::PROT_READ | libc::PROT_WRITE)
+            libc::mprotect(
+                theirs.start().cast_mut().cast(),
+                BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+            )
         };
         assert_ne!(changed, 0, "made writable");
         // SAFETY: the first page of both mappings was allocated.

@@ -377,6 +377,7 @@ fn endpoint() -> Section {
     let rings =
         crate::provider::shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes)
             .next_multiple_of(heap::page_bytes());
+    let rings = 2 * rings;
     Section {
         name: "endpoint",
         lines: vec![

@@ -5,7 +5,7 @@ use super::wire_struct;
 
 /// The version of what peers of one host say to each other, which has no bearing on the wire
 /// between hosts.
-pub const LOCAL_VERSION: u32 = 2;
+pub const LOCAL_VERSION: u32 = 3;
 
 wire_struct! {
     /// W8.15. Body of `Knock`, `Challenge`, `Prove` and `Proved`.

@@ -62,8 +62,9 @@ fn memfd(bytes: u64) -> Result<OwnedFd, MemoryError> {
     Ok(fd)
 }
 
+/// Maps memory that we made, whose descriptor we keep, or what a peer made, for reading alone.
 fn map(fd: OwnedFd, bytes: u64, keep: bool) -> Result<Mapping, MemoryError> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let protection = libc::PROT_READ | if keep { libc::PROT_WRITE } else { 0 };
     // SAFETY: a new mapping at a place that the kernel chooses.
     let at = unsafe {
         let flags = libc::MAP_SHARED;
@@ -77,6 +78,7 @@ fn map(fd: OwnedFd, bytes: u64, keep: bool) -> Result<Mapping, MemoryError> {
 
 impl LinkMemory for TestMemory {
     type Mapping = Mapping;
+    type View = Mapping;
 
     fn create_arena(&mut self, bytes: u64) -> Result<Mapping, MemoryError> {
         map(memfd(bytes)?, bytes, true)
@@ -86,7 +88,13 @@ impl LinkMemory for TestMemory {
         arena.fd.as_ref().unwrap().as_fd()
     }
 
-    fn populate(&mut self, arena: &Mapping, offset: u64, bytes: u64) -> Result<(), MemoryError> {
+    fn populate(
+        &mut self,
+        arena: &Mapping,
+        offset: u64,
+        rings: (u32, u32),
+    ) -> Result<(), MemoryError> {
+        let bytes = rings_bytes(rings.0, rings.1).unwrap();
         assert!(offset + bytes <= arena.bytes);
         if self.populate_bytes_left < bytes {
             return Err(MemoryError::Exhausted);
@@ -108,6 +116,10 @@ impl LinkMemory for TestMemory {
 
     fn address(&self, mapping: &Mapping) -> usize {
         mapping.address
+    }
+
+    fn view_address(&self, view: &Mapping) -> usize {
+        view.address
     }
 
     fn heap(&self) -> Option<(BorrowedFd<'_>, u64)> {

@@ -12,6 +12,7 @@ use crosstie::provider::shm::layout::{self, RingSizes};
 use crosstie::provider::shm::pair::{PairConfig, PairMemory};
 use crosstie::provider::shm::record::{self, Header, Kind, LINE};
 use crosstie::provider::shm::ring::{LINES_MIN, RingReader};
+use crosstie::provider::shm::view::SharedView;
 
 const LINES: usize = LINES_MIN as usize;
 const RING_BYTES: u32 = LINES_MIN * LINE as u32;
@@ -41,7 +42,7 @@ pub fn ring(data: &[u8]) {
     // SAFETY: the block has a line more than the ring, and nobody else knows it.
     let mut reader = unsafe {
         start.copy_from(data.as_ptr(), length);
-        RingReader::new(start, LINES_MIN, start.add(LINES * LINE))
+        RingReader::new(SharedView::new(start, LINES * LINE), start.add(LINES * LINE))
     };
     for _ in 0..2 * LINES {
         let Ok(Some(found)) = reader.peek() else { return };
@@ -57,10 +58,10 @@ pub fn ring(data: &[u8]) {
     }
 }
 
-/// A whole provider whose peer wrote `data` over everything that the two share.
+/// A whole provider whose peer wrote `data` over everything that it can write.
 pub fn rings(data: &[u8]) {
     let mut memory = PairMemory::new(CONFIG);
-    let (shared, whole) = (memory.rings(), layout::rings_bytes(RING_BYTES, RING_BYTES));
+    let (shared, whole) = (memory.rings(0), layout::rings_bytes(RING_BYTES, RING_BYTES));
     let [_, mut own] = memory.open();
     let mut bytes = [0x5a_u8; OWN_BYTES + 2 * LINE];
     let start = bytes.as_mut_ptr().expose_provenance() as u64 + LINE as u64;
@@ -121,7 +122,7 @@ pub fn rings_seed() -> Vec<u8> {
     let mut put = |at: usize, header: Header| {
         bytes[at..at + 8].copy_from_slice(&header.0.to_ne_bytes());
     };
-    let (sends, writes) = (layout::send_ring_at(0, SIZES), layout::write_ring_at(0, SIZES));
+    let (sends, writes) = (layout::SEND_RING_AT, layout::write_ring_at(SIZES));
     put(sends, Header::new(Kind::Send, 0, 8));
     put(sends + LINE, Header::new(Kind::Send, 0, 128));
     put(writes, Header::new(Kind::Write, record::FLAG_ACK | record::FLAG_IMMEDIATE, 0));

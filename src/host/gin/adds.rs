@@ -15,7 +15,7 @@ use crate::host::log::{self, Level};
 use crate::memory::cuda::words::WORDS_MAX;
 use crate::memory::cuda::{CudaError, Entered, Gpu, Pinned, Stream, Words};
 use crate::memory::heap::page_bytes;
-use crate::memory::{Errno, SharedMapping};
+use crate::memory::{Errno, SharedMapping, ViewMapping};
 use std::collections::VecDeque;
 use std::format;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -87,8 +87,10 @@ enum Step {
 #[derive(Debug)]
 pub struct Adds {
     own: usize,
-    /// The file of each rank; the own one may be written.
-    files: Vec<SharedMapping>,
+    /// The own file, which may be written.
+    outbox: SharedMapping,
+    /// The files of the other ranks.
+    files: Vec<Option<ViewMapping>>,
     asked: Vec<Asked>,
     /// How many requests of each rank were taken.
     taken: Vec<u64>,
@@ -112,13 +114,10 @@ impl Adds {
         files: Vec<OwnedFd>,
     ) -> Result<Adds, GinError> {
         let ranks = files.len();
-        let mut outbox = Some(outbox.0);
         let mut mappings = Vec::new();
         for (rank, fd) in files.into_iter().enumerate() {
-            mappings.push(match outbox.take_if(|_| rank == own) {
-                Some(mapping) => mapping,
-                None => SharedMapping::view(fd, bytes(ranks), bytes(ranks))?,
-            });
+            let view = (rank != own).then(|| ViewMapping::new(fd, bytes(ranks), bytes(ranks)));
+            mappings.push(view.transpose()?);
         }
         let room = MARKER + ENTRY_BYTES;
         let staging = SharedMapping::create(c"crosstie-add-words", room)?;
@@ -127,6 +126,7 @@ impl Adds {
         let pinned = unsafe { Pinned::new(gpu, staging.start(), room) }?;
         Ok(Adds {
             own,
+            outbox: outbox.0,
             files: mappings,
             asked: (0..ranks).map(|_| Asked::default()).collect(),
             taken: vec![0; ranks],
@@ -144,9 +144,11 @@ impl Adds {
     /// The block for `to` in the file of `from`.
     fn block(&self, from: usize, to: usize) -> Block<'_> {
         let words = outbox::words(self.files.len());
+        let own = self.outbox.start().cast_const();
+        let start = self.files[from].as_ref().map_or(own, ViewMapping::start);
         // SAFETY: as long as the file (`bytes`), aligned, only touched as atomics, and mapped as
         // long as `self`.
-        let file = unsafe { core::slice::from_raw_parts(self.files[from].start().cast(), words) };
+        let file = unsafe { core::slice::from_raw_parts(start.cast(), words) };
         Block::of(file, to)
     }
 

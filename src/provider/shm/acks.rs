@@ -9,7 +9,7 @@ use super::layout::{ACKED_AT, REFUSED_AT};
 use super::ops::Outcome;
 use super::peer::{Peer, Work};
 use super::ring::Corrupt;
-use super::word::{ACQUIRE, RELAXED, RELEASE, u32_at, u64_at};
+use super::word::{RELAXED, RELEASE, u32_at, u64_at};
 
 /// Acknowledged ops that may be outstanding: one bit each in the word of refusals.
 const ACKS_MAX: u32 = 64;
@@ -22,7 +22,7 @@ impl Peer {
         if bits != self.refused_bits {
             self.refused_bits = bits;
             // SAFETY: a word of our places (`open`).
-            unsafe { u64_at(self.our_places.add(REFUSED_AT)) }.store(bits, RELAXED);
+            unsafe { u64_at(self.ours.add(REFUSED_AT)) }.store(bits, RELAXED);
         }
         self.acks_given = self.acks_given.wrapping_add(1);
         self.acks_unpublished = true;
@@ -34,7 +34,7 @@ impl Peer {
             self.acks_unpublished = false;
             // SAFETY: a word of our places (`open`).
             // release: [acked], the ops took effect and their refusals are written
-            unsafe { u32_at(self.our_places.add(ACKED_AT)) }.store(self.acks_given, RELEASE);
+            unsafe { u32_at(self.ours.add(ACKED_AT)) }.store(self.acks_given, RELEASE);
             self.bell_due = true;
         }
         self.bell_due |= told_position;
@@ -51,17 +51,13 @@ impl Peer {
         if self.acks.is_empty() {
             return Ok(false);
         }
-        // SAFETY: words of their places (`open`).
-        let (acked, refused) = unsafe {
-            (u32_at(self.their_places.add(ACKED_AT)), u64_at(self.their_places.add(REFUSED_AT)))
-        };
         // acquire: pairs with [acked]
-        let acked = acked.load(ACQUIRE);
+        let acked = self.theirs.acquire_u32(ACKED_AT);
         let news = acked.wrapping_sub(self.acks_seen);
         if news > self.acks_posted.wrapping_sub(self.acks_seen) {
             return Err(Corrupt);
         }
-        let refused = if news == 0 { 0 } else { refused.load(RELAXED) };
+        let refused = if news == 0 { 0 } else { self.theirs.load_u64(REFUSED_AT) };
         let before = self.acks_seen;
         while self.acks_seen != acked && !work.is_read(self.index, self.acks_seen) {
             let index = work.ops.take_first(&mut self.acks).ok_or(Corrupt)?;

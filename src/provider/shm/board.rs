@@ -10,6 +10,7 @@
 //! | magic | entries | heap start  | heap length | zero  | {generation, start, length, zero} ...
 //! ```
 
+use super::view::SharedView;
 use super::word::{ACQUIRE, FULL, RELAXED, RELEASE, fence, u32_at, u64_at};
 use crate::base::regions::Range;
 use crate::base::slab::Handle;
@@ -24,7 +25,7 @@ pub const fn board_bytes(regions_max: u32) -> usize {
     ENTRIES_AT + regions_max as usize * ENTRY_BYTES
 }
 
-/// A shared heap as its owner or a peer has mapped it. Its board stands at the start.
+/// A shared heap as its owner has mapped it. Its board stands at the start.
 #[derive(Copy, Clone, Debug)]
 pub struct HeapSpan {
     /// First byte, as mapped here.
@@ -110,48 +111,35 @@ impl Board {
 /// A peer's board and heap, as mapped here. Zeroed: none.
 #[derive(Copy, Clone, Debug)]
 pub struct PeerBoard {
-    start: *mut u8,
-    mapped_bytes: usize,
+    heap: SharedView,
     entries: u32,
     owner_start: u64,
 }
 
 impl PeerBoard {
     /// No board: the peer's memory can be had through the ring only.
-    pub const NONE: PeerBoard =
-        PeerBoard { start: core::ptr::null_mut(), mapped_bytes: 0, entries: 0, owner_start: 0 };
+    pub const NONE: PeerBoard = PeerBoard { heap: SharedView::EMPTY, entries: 0, owner_start: 0 };
 
     /// Reads the head of a peer's board; [`PeerBoard::NONE`] when there is none that we know.
-    ///
-    /// # Safety
-    /// - `heap` is mapped for as long as the board is used.
-    pub unsafe fn attach(heap: Option<HeapSpan>) -> PeerBoard {
-        let Some(heap) = heap else { return PeerBoard::NONE };
-        if heap.length < ENTRIES_AT || !(heap.start as usize).is_multiple_of(64) {
+    pub fn attach(heap: Option<SharedView>) -> PeerBoard {
+        let Some(heap) = heap.filter(|heap| heap.length() >= ENTRIES_AT) else {
             return PeerBoard::NONE;
-        }
-        // SAFETY: the head is mapped (checked above) and aligned.
-        let word = |at: usize| unsafe { u64_at(heap.start.add(at)) };
+        };
         // acquire: pairs with [board-made]
-        if word(0).load(ACQUIRE) != MAGIC {
+        if heap.acquire_u64(0) != MAGIC {
             return PeerBoard::NONE;
         }
-        let entries = word(8).load(RELAXED);
-        if entries > ((heap.length - ENTRIES_AT) / ENTRY_BYTES) as u64 {
+        let entries = heap.load_u64(8);
+        if entries > ((heap.length() - ENTRIES_AT) / ENTRY_BYTES) as u64 {
             return PeerBoard::NONE;
         }
-        PeerBoard {
-            start: heap.start,
-            mapped_bytes: heap.length,
-            entries: entries as u32,
-            owner_start: word(16).load(RELAXED),
-        }
+        PeerBoard { heap, entries: entries as u32, owner_start: heap.load_u64(16) }
     }
 
     /// Whether there is one.
     #[inline]
     pub fn is_some(&self) -> bool {
-        !self.start.is_null()
+        !self.heap.is_empty()
     }
 
     /// Whether the key's region holds `length` bytes at `address` now.
@@ -160,20 +148,16 @@ impl PeerBoard {
         if handle.index >= self.entries || handle.generation & 1 == 0 {
             return false;
         }
-        // SAFETY: an entry of the board (checked above) in the mapping (`attach`).
-        let entry = unsafe { self.start.add(entry_at(handle.index)) };
-        // SAFETY: as above; the three words of the entry.
-        let (generation, start, bytes) =
-            unsafe { (u32_at(entry), u64_at(entry.add(8)), u64_at(entry.add(16))) };
+        let entry = entry_at(handle.index);
         // acquire: pairs with [board-entry]
-        if generation.load(ACQUIRE) != handle.generation {
+        if self.heap.acquire_u32(entry) != handle.generation {
             return false;
         }
-        let (start, bytes) = (start.load(RELAXED), bytes.load(RELAXED));
+        let (start, bytes) = (self.heap.load_u64(entry + 8), self.heap.load_u64(entry + 16));
         // acquire: pairs with the fence of [board-entry], the fields are of one generation
         fence(ACQUIRE);
         let offset = address.wrapping_sub(start);
-        generation.load(RELAXED) == handle.generation
+        self.heap.load_u32(entry) == handle.generation
             && address >= start
             && offset <= bytes
             && length <= bytes - offset
@@ -183,12 +167,11 @@ impl PeerBoard {
     #[inline]
     pub fn here(&self, address: u64, length: u64) -> Option<*const u8> {
         let offset = address.wrapping_sub(self.owner_start);
-        let whole = self.mapped_bytes as u64;
+        let whole = self.heap.length() as u64;
         if !self.is_some() || offset > whole || length > whole - offset {
             return None;
         }
-        // SAFETY: inside the mapping, checked above.
-        Some(unsafe { self.start.add(offset as usize) })
+        Some(self.heap.at(offset as usize, length as usize))
     }
 }
 
@@ -204,9 +187,11 @@ mod tests {
     #[test]
     fn keys_are_allowed_between_publish_and_withdraw_and_inside_only() {
         let mut block = HeapBlock::new(board_bytes(4) + 4096);
-        let heap = Some(HeapSpan { start: block.start(), length: block.length() });
+        let (start, length) = (block.start(), block.length());
+        let heap = Some(HeapSpan { start, length });
         // SAFETY: the block outlives both.
-        let (board, peer) = unsafe { (Board::create(heap, 4), PeerBoard::attach(heap)) };
+        let (board, view) = unsafe { (Board::create(heap, 4), SharedView::new(start, length)) };
+        let peer = PeerBoard::attach(Some(view));
         let (start, length) = (1 << 30, 100);
         let handle = Handle { index: 3, generation: 5 };
         assert!(!peer.allows(handle, start, 1));
@@ -227,12 +212,12 @@ mod tests {
         let (start, length) = (block.start(), block.length());
         let heap = Some(HeapSpan { start, length });
         // SAFETY: the block outlives both.
-        let (_board, peer) = unsafe { (Board::create(heap, 4), PeerBoard::attach(heap)) };
+        let (_board, view) = unsafe { (Board::create(heap, 4), SharedView::new(start, length)) };
+        let peer = PeerBoard::attach(Some(view));
         let base = start as u64;
         assert_eq!(peer.here(base + 5, 3), Some(start.wrapping_add(5).cast_const()));
         assert_eq!(peer.here(base + length as u64 - 1, 2), None);
         assert_eq!(peer.here(base - 1, 1), None);
-        // SAFETY: no heap at all.
-        assert!(!unsafe { PeerBoard::attach(None) }.is_some());
+        assert!(!PeerBoard::attach(None).is_some());
     }
 }

@@ -1,11 +1,12 @@
 //! The shared-memory rail: peers on one host.
 //!
-//! Each connection has four rings in memory that both processes map: a send ring and a write ring
-//! each way ([`ring`], [`record`], [`layout`]). Messages lie in the send ring until their receiver
-//! has released them, in any order ([`held`]). Writes and adds go through the write ring and are
-//! carried out by their target, which checks each key in its own table ([`mod@push`]). Reads are
-//! copies of the reader's own ([`pull`]), so that its own act is the fence (P10), or, where the
-//! kernel forbids that, two pipelined copies through the write ring ([`serve`]).
+//! Each connection has four rings: a send ring and a write ring each way ([`ring`], [`record`],
+//! [`layout`]). Each side's lie in memory of its own, which the other maps for reading alone
+//! ([`view`]). Messages lie in the send ring until their receiver has released them, in any order
+//! ([`held`]). Writes and adds go through the write ring and are carried out by their target, which
+//! checks each key in its own table ([`mod@push`]). Reads are copies of the reader's own
+//! ([`pull`]), so that its own act is the fence (P10), or, where the kernel forbids that, two
+//! pipelined copies through the write ring ([`serve`]).
 //!
 //! Where threads were asked for, they copy what is long, in and out ([`copiers`]); the data thread
 //! keeps the order.
@@ -36,6 +37,7 @@ pub mod record;
 pub mod ring;
 pub mod rota;
 mod serve;
+pub mod view;
 mod waiting;
 pub mod word;
 
@@ -46,3 +48,4 @@ pub use layout::{RingSizes, first_parts, rings_bytes};
 pub use peer::PeerSetup;
 pub use provider::{Limits, OpenError, Shm, bytes};
 pub use pull::Pulled;
+pub use view::SharedView;

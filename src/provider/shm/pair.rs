@@ -6,6 +6,7 @@ use super::board::{HeapSpan, board_bytes};
 use super::layout::{RingSizes, rings_bytes};
 use super::peer::PeerSetup;
 use super::provider::{Limits, Shm, bytes};
+use super::view::SharedView;
 use crate::base::carve::Carver;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::PeerIndex;
@@ -51,7 +52,7 @@ impl Default for PairConfig {
 /// What two connected providers stand on. Outlives both.
 pub struct PairMemory {
     config: PairConfig,
-    rings: HeapBlock,
+    rings: [HeapBlock; 2],
     blocks: [HeapBlock; 2],
     /// Each side's heap, for buffers that the other reads directly.
     pub heaps: [Option<SharedHeap>; 2],
@@ -66,19 +67,21 @@ impl PairMemory {
             let head = board_bytes(config.limits.regions_max);
             config.heaps.then(|| SharedHeap::create(c"pair", 1 << 30, head, 64).expect("a heap"))
         };
+        let RingSizes { send_bytes, write_bytes } = config.sizes;
+        let rings = || HeapBlock::new(rings_bytes(send_bytes, write_bytes));
         let block = || HeapBlock::new(bytes(&config.limits));
         PairMemory {
             config,
-            rings: HeapBlock::new(rings_bytes(config.sizes.send_bytes, config.sizes.write_bytes)),
+            rings: [rings(), rings()],
             blocks: [block(), block()],
             heaps: [heap(), heap()],
             bells: [(); 2].map(|()| WakeFd::create().expect("an eventfd")),
         }
     }
 
-    /// First byte of the rings, for tests that break them.
-    pub fn rings(&mut self) -> *mut u8 {
-        self.rings.start()
+    /// First byte of the rings that a side writes, for tests that break them.
+    pub fn rings(&mut self, side: usize) -> *mut u8 {
+        self.rings[side].start()
     }
 
     /// Opens both providers and connects them as peer 0 of each other. Call it once.
@@ -87,7 +90,8 @@ impl PairMemory {
             heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() })
         });
         let bells = self.bells.each_ref().map(|bell| bell.fd().as_raw_fd());
-        let (config, rings) = (self.config, self.rings.start());
+        let config = self.config;
+        let rings = self.rings.each_mut().map(HeapBlock::start);
         let mut ours = 0;
         let mut pair = self.blocks.each_mut().map(|block| {
             let mut carver: Carver = block.carver();
@@ -102,16 +106,18 @@ impl PairMemory {
         });
         // Both boards are laid now, so each finds the other's.
         for (ours, shm) in pair.iter_mut().enumerate() {
+            // SAFETY: the heaps outlive the borrow.
+            let view = |span: HeapSpan| unsafe { SharedView::new(span.start, span.length) };
             let setup = PeerSetup {
-                rings,
+                rings: rings[ours],
+                peer_rings: rings[1 - ours],
                 sizes: config.sizes,
-                side: ours as u8,
                 kernel_copy_pid: config.kernel_copy.then(|| std::process::id() as i32),
-                heap: spans[1 - ours],
+                heap: spans[1 - ours].map(view),
                 doorbell: Some(bells[1 - ours]),
                 use_fence_for_doorbell: config.use_fence,
             };
-            // SAFETY: fresh zeroed rings, one side each; everything outlives the borrow.
+            // SAFETY: fresh zeroed rings; everything outlives the borrow.
             unsafe { shm.peer_open(PeerIndex(0), &setup) }.expect("a fresh peer");
         }
         pair

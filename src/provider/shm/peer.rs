@@ -6,19 +6,20 @@
 //!   └──── close ─────┴──────────────────── close ──────────────────────── Down (reported once)
 //! ```
 
-use super::board::{HeapSpan, PeerBoard};
+use super::board::PeerBoard;
 use super::copiers::Copiers;
 use super::held::Held;
 use super::layout::{
-    LEFT_AT, LEFT_CLOSED, LEFT_FAILED, LEFT_NOT, RingSizes, SEND_READ_AT, WRITE_READ_AT, flags_at,
-    places_at, send_ring_at, write_ring_at,
+    LEFT_AT, LEFT_CLOSED, LEFT_FAILED, LEFT_NOT, RingSizes, SEND_READ_AT, SEND_RING_AT,
+    WRITE_READ_AT, rings_bytes, write_ring_at,
 };
 use super::ops::{List, Ops, Outcome};
 use super::pull::Pulled;
 use super::record::{Kind, LINE};
 use super::ring::{Corrupt, RingReader, RingWriter};
 use super::serve::Serves;
-use super::word::{ACQUIRE, FULL, RELAXED, RELEASE, fence, u32_at};
+use super::view::SharedView;
+use super::word::{FULL, RELAXED, RELEASE, fence, u32_at};
 use crate::base::carve::Zeroable;
 use crate::base::ids::PeerIndex;
 use crate::base::regions::RegionTable;
@@ -29,17 +30,16 @@ use crate::provider::events::Events;
 /// How to reach one peer.
 #[derive(Copy, Clone, Debug)]
 pub struct PeerSetup {
-    /// The connection's rings, zeroed before either side opened them;
-    /// [`super::layout::rings_bytes`] long.
+    /// The rings that we write; [`super::layout::rings_bytes`] long.
     pub rings: *mut u8,
-    /// Their sizes, the same on both sides.
+    /// Those that the peer writes, as long, mapped for reading.
+    pub peer_rings: *const u8,
+    /// Sizes of the rings, the same on both sides.
     pub sizes: RingSizes,
-    /// Which side of the rings we are: 0 or 1, and the peer the other.
-    pub side: u8,
     /// The peer's process, when the kernel lets us read it.
     pub kernel_copy_pid: Option<i32>,
     /// The peer's shared heap as mapped here.
-    pub heap: Option<HeapSpan>,
+    pub heap: Option<SharedView>,
     /// The eventfd that wakes the peer.
     pub doorbell: Option<i32>,
     /// Order doorbells with a fence at each post, because one side has no process-wide barrier.
@@ -128,15 +128,17 @@ pub(super) struct Peer {
     /// The oldest read waits for the peer.
     pub(super) pull_waits: bool,
     pub(super) index: PeerIndex,
-    pub(super) our_flags: *mut u8,
-    pub(super) their_flags: *mut u8,
+    /// What we write: the words of `layout`, and behind them the rings.
+    pub(super) ours: *mut u8,
+    /// The same of the peer's.
+    pub(super) theirs: SharedView,
+    /// How often we have asked to be woken.
+    pub(super) arms: u64,
     pub(super) send_out: RingWriter,
     pub(super) send_in: RingReader,
     pub(super) write_in: RingReader,
     pub(super) held: Held,
     pub(super) write_out: RingWriter,
-    pub(super) our_places: *mut u8,
-    pub(super) their_places: *mut u8,
     pub(super) doorbell: i32,
     /// 0 where the kernel does not let us, or is not asked.
     pub(super) kernel_pid: i32,
@@ -182,28 +184,30 @@ impl Peer {
     /// # Safety
     /// - as [`super::Shm::peer_open`] says.
     pub(super) unsafe fn open(&mut self, index: PeerIndex, setup: &PeerSetup) {
-        let (ours, theirs, sizes) = (setup.side, setup.side ^ 1, setup.sizes);
-        // SAFETY: every part lies in the `rings_bytes` bytes that the caller vouches for.
-        let at = |offset: usize| unsafe { setup.rings.add(offset) };
+        let sizes = setup.sizes;
+        let (send_bytes, write_bytes) = (sizes.send_bytes as usize, sizes.write_bytes as usize);
         let (send_lines, write_lines) =
             (sizes.send_bytes / LINE as u32, sizes.write_bytes / LINE as u32);
-        let (our_places, their_places) = (at(places_at(ours)), at(places_at(theirs)));
+        let whole = rings_bytes(sizes.send_bytes, sizes.write_bytes);
+        // SAFETY: the caller vouches for so many bytes.
+        let theirs = unsafe { SharedView::new(setup.peer_rings, whole) };
+        // SAFETY: every part lies in the `rings_bytes` bytes that the caller vouches for.
+        let at = |offset: usize| unsafe { setup.rings.add(offset) };
+        let (sends_read, writes_read) = (theirs.word(SEND_READ_AT), theirs.word(WRITE_READ_AT));
+        let (sends, writes) =
+            (theirs.part(SEND_RING_AT, send_bytes), theirs.part(write_ring_at(sizes), write_bytes));
         // SAFETY: the parts of `layout` do not overlap, the rings are zeroed, and each side is the
-        // only writer of its two rings and the only reader of the others (`side`, caller).
+        // only writer of its own and the only reader of the other's (caller).
         unsafe {
-            let (sends, writes) = (at(send_ring_at(ours, sizes)), at(write_ring_at(ours, sizes)));
-            self.send_out = RingWriter::new(sends, send_lines, their_places.add(SEND_READ_AT));
-            self.write_out = RingWriter::new(writes, write_lines, their_places.add(WRITE_READ_AT));
-            let (sends, writes) =
-                (at(send_ring_at(theirs, sizes)), at(write_ring_at(theirs, sizes)));
-            self.send_in = RingReader::new(sends, send_lines, our_places.add(SEND_READ_AT));
-            self.write_in = RingReader::new(writes, write_lines, our_places.add(WRITE_READ_AT));
-            self.board = PeerBoard::attach(setup.heap);
+            self.send_out = RingWriter::new(at(SEND_RING_AT), send_lines, sends_read);
+            self.write_out = RingWriter::new(at(write_ring_at(sizes)), write_lines, writes_read);
+            self.send_in = RingReader::new(sends, at(SEND_READ_AT));
+            self.write_in = RingReader::new(writes, at(WRITE_READ_AT));
         }
+        self.board = PeerBoard::attach(setup.heap);
         let body_lines = self.write_out.lines_max() - 1;
         self.chunk_bytes = CHUNK_BYTES_MAX.min(body_lines * LINE as u32);
-        (self.our_flags, self.their_flags) = (at(flags_at(ours)), at(flags_at(theirs)));
-        (self.our_places, self.their_places) = (our_places, their_places);
+        (self.ours, self.theirs) = (setup.rings, theirs);
         self.doorbell = setup.doorbell.unwrap_or(-1);
         let kernel = setup.kernel_copy_pid.filter(|_| sizes.write_bytes < PIPELINE_BYTES_MIN);
         self.kernel_pid = kernel.unwrap_or(0);
@@ -330,8 +334,9 @@ impl Peer {
         let lines = super::record::lines_for(length);
         let read = self.send_in.position();
         assert!(self.held.holds(held_bits, position, lines, read), "slot {slot:?} is not held");
-        // SAFETY: the record was checked to lie in the ring when it was taken, and is held since.
-        let body = unsafe { self.send_in.line(position).add(super::record::body_at(length)) };
+        let record = self.send_in.lines_at(position, lines);
+        // SAFETY: the body of a record of so many bytes lies in its lines (`lines_for`).
+        let body = unsafe { record.add(super::record::body_at(length)) };
         (body, length)
     }
 
@@ -374,9 +379,8 @@ impl Peer {
     /// What the peer says of its leaving. After it says so, nothing more comes from it.
     #[inline(always)]
     pub(super) fn their_left(&self) -> u32 {
-        // SAFETY: a word of their flags (`open`).
         // acquire: pairs with [left]
-        unsafe { u32_at(self.their_flags.add(LEFT_AT)) }.load(ACQUIRE)
+        self.theirs.acquire_u32(LEFT_AT)
     }
 
     /// Starts to take what had come, after which the peer is down.
@@ -450,7 +454,7 @@ impl Peer {
     /// Tells the peer that we are gone. Stays what it first was.
     pub(super) fn leave(&mut self, how: u32) {
         // SAFETY: a word of our flags, which only we write (`open`).
-        let left = unsafe { u32_at(self.our_flags.add(LEFT_AT)) };
+        let left = unsafe { u32_at(self.ours.add(LEFT_AT)) };
         if left.load(RELAXED) == LEFT_NOT {
             // release: [left], everything that we ever wrote to the rings comes before
             left.store(how, RELEASE);

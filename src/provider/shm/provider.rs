@@ -185,10 +185,10 @@ impl<'m> Shm<'m> {
     /// Opens a connection. Neither side waits for the other.
     ///
     /// # Safety
-    /// - `setup.rings` is aligned to a line and valid for reads and writes of
-    ///   [`super::rings_bytes`] bytes until the peer was closed; these were zeroed before either
-    ///   side opened them and are used by one pair of sides once;
-    /// - the other side is given the other number;
+    /// - `setup.rings` is valid for reads and writes, `setup.peer_rings` for reads, of
+    ///   [`super::rings_bytes`] bytes until the peer was closed; both are aligned to a line;
+    /// - these were zeroed before either side opened them, and are used by one pair of sides once;
+    /// - the other side is given the same two, the other way round;
     /// - `setup.heap` stays mapped until the peer was closed; the peer's provider was opened on it
     ///   before, or its board is not found and everything is pulled through the ring;
     /// - `setup.kernel_copy_pid` is the peer's process, and `setup.doorbell` an eventfd, until
@@ -200,7 +200,7 @@ impl<'m> Shm<'m> {
     ) -> Result<(), OpenError> {
         let sizes = setup.sizes;
         let fits = sizes.is_valid() && sizes.send_bytes <= self.limits.send_ring_bytes;
-        if !fits || setup.side > 1 {
+        if !fits {
             return Err(OpenError::Sizes);
         }
         let words = self.held_words;

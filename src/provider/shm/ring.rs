@@ -15,10 +15,14 @@
 //! Else it uses twice as many from then on. A connection whose reader keeps up stays in a page or
 //! two of each ring, however long the ring is.
 //!
+//! The ring lies in memory of its writer's, the position in memory of its reader's: each has a
+//! [`SharedView`] of what the other writes.
+//!
 //! A reader believes nothing: a record must lie inside the ring, or it is [`Corrupt`].
 
 use super::record::{Header, Kind, LINE, lines_for};
-use super::word::{ACQUIRE, RELAXED, RELEASE, u32_at, u64_at};
+use super::view::{SharedView, SharedWord};
+use super::word::{RELAXED, RELEASE, u32_at, u64_at};
 use crate::memory::shared::allocated;
 
 /// Lines past a record whose header words the writer clears.
@@ -44,8 +48,8 @@ pub struct Corrupt;
 #[derive(Debug)]
 pub struct RingWriter {
     start: *mut u8,
-    /// NULL: nothing can be written any more.
-    consumed: *mut u8,
+    /// The reader's position. None: nothing can be written any more.
+    consumed: SharedWord,
     mask: u32,
     /// Lines from the start on that records stand in for now; at least [`SPARE`] more are there.
     limit: u32,
@@ -54,13 +58,14 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// The writing end of a zeroed ring of `lines`, a power of two.
+    /// The writing end of a zeroed ring of `lines`, a power of two; its reader's position stands at
+    /// `consumed`.
     ///
     /// # Safety
-    /// - `start` is aligned to a line and valid for reads and writes of `lines` lines, `consumed`
-    ///   is an aligned word, for as long as the end is used;
+    /// - `start` is aligned to a line and valid for reads and writes of `lines` lines for as long
+    ///   as the end is used;
     /// - it is the ring's only writer.
-    pub unsafe fn new(start: *mut u8, lines: u32, consumed: *mut u8) -> RingWriter {
+    pub unsafe fn new(start: *mut u8, lines: u32, consumed: SharedWord) -> RingWriter {
         assert!(lines.is_power_of_two() && lines >= LINES_MIN);
         let limit = limit_of(lines_first(lines), lines);
         RingWriter { start, consumed, mask: lines - 1, limit, tail: 0, head: 0 }
@@ -129,7 +134,7 @@ impl RingWriter {
         if !allocated(start, more) {
             // a record that has room waits for it; one that has not will never have it
             if lines > self.limit {
-                self.consumed = core::ptr::null_mut();
+                self.consumed = SharedWord::NONE;
             }
             return false;
         }
@@ -164,7 +169,7 @@ impl RingWriter {
 
     /// Whether the reader published a position that cannot be, or there is no memory for a record.
     pub fn is_broken(&self) -> bool {
-        self.consumed.is_null()
+        self.consumed.is_none()
     }
 
     #[inline(always)]
@@ -177,11 +182,10 @@ impl RingWriter {
         if self.is_broken() {
             return false;
         }
-        // SAFETY: an aligned word, valid as long as this end is used (`new`).
         // acquire: pairs with [consumed], the reader is done with the lines before it
-        let head = unsafe { u32_at(self.consumed) }.load(ACQUIRE);
+        let head = self.consumed.acquire();
         if head.wrapping_sub(self.head) > self.tail.wrapping_sub(self.head) {
-            self.consumed = core::ptr::null_mut();
+            self.consumed = SharedWord::NONE;
             return false;
         }
         self.head = head;
@@ -222,7 +226,7 @@ pub struct Record {
     /// Length of the body in bytes.
     pub length: u32,
     /// Its first line.
-    pub at: *mut u8,
+    pub at: *const u8,
     /// Position of its first line.
     pub position: u32,
     /// How many lines it takes.
@@ -232,7 +236,8 @@ pub struct Record {
 /// The reading end. Zeroed: of no ring, and not to be used.
 #[derive(Debug)]
 pub struct RingReader {
-    start: *mut u8,
+    /// Where the lines start, of a view that [`RingReader::ring`] makes whole again.
+    start: *const u8,
     consumed: *mut u8,
     mask: u32,
     read: u32,
@@ -242,29 +247,30 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// The reading end of a zeroed ring of `lines`, a power of two.
+    /// The reading end of a zeroed ring, of which the lines are a power of two.
     ///
     /// # Safety
-    /// - `start` is aligned to a line and valid for reads and writes of `lines` lines, `consumed`
-    ///   is an aligned word, for as long as the end is used;
+    /// - `consumed` is an aligned half word, valid for as long as the end is used;
     /// - it is the ring's only reader.
-    pub unsafe fn new(start: *mut u8, lines: u32, consumed: *mut u8) -> RingReader {
+    pub unsafe fn new(ring: SharedView, consumed: *mut u8) -> RingReader {
+        let lines = (ring.length() / LINE) as u32;
         assert!(lines.is_power_of_two() && lines >= LINES_MIN);
         let quarter = lines_first(lines) / 4;
+        let start = ring.at(0, ring.length());
         RingReader { start, consumed, mask: lines - 1, read: 0, published: 0, quarter }
     }
 
     /// Whether nothing has come. *Cost*: one load of a line that changes only when something does.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.header().load(RELAXED) == 0
+        self.ring().load_u64(self.place(self.read)) == 0
     }
 
     /// The oldest record that was not passed yet.
     #[inline(always)]
     pub fn peek(&self) -> Result<Option<Record>, Corrupt> {
         // acquire: pairs with [record]
-        let header = Header(self.header().load(ACQUIRE));
+        let header = Header(self.ring().acquire_u64(self.place(self.read)));
         if header == Header::EMPTY {
             return Ok(None);
         }
@@ -279,7 +285,7 @@ impl RingReader {
         if lines == 0 || lines > to_end || (kind == Kind::Pad && lines != to_end) {
             return Err(Corrupt);
         }
-        let at = self.line(self.read);
+        let at = self.lines_at(self.read, lines);
         Ok(Some(Record { kind, flags: header.flags(), length, at, position: self.read, lines }))
     }
 
@@ -336,11 +342,22 @@ impl RingReader {
         position != self.published && self.tell(position)
     }
 
-    /// The line at `position`.
+    /// Where the record of `lines` at `position` stands. *Panics* when it leaves the ring.
     #[inline(always)]
-    pub fn line(&self, position: u32) -> *mut u8 {
-        // SAFETY: the masked position is a line of the ring (`new`).
-        unsafe { self.start.add((position & self.mask) as usize * LINE) }
+    pub fn lines_at(&self, position: u32, lines: u32) -> *const u8 {
+        self.ring().at(self.place(position), lines as usize * LINE)
+    }
+
+    #[inline(always)]
+    fn ring(&self) -> SharedView {
+        // SAFETY: the bytes of the view that `new` was given.
+        unsafe { SharedView::new(self.start, (self.mask as usize + 1) * LINE) }
+    }
+
+    /// Offset of the line at `position`.
+    #[inline(always)]
+    fn place(&self, position: u32) -> usize {
+        (position & self.mask) as usize * LINE
     }
 
     fn tell(&mut self, position: u32) -> bool {
@@ -351,12 +368,6 @@ impl RingReader {
         // release: [consumed], we have read everything before `position`
         unsafe { u32_at(self.consumed) }.store(position, RELEASE);
         true
-    }
-
-    #[inline(always)]
-    fn header(&self) -> &core::sync::atomic::AtomicU64 {
-        // SAFETY: a line's first word: aligned, valid as long as this end is used (`new`).
-        unsafe { u64_at(self.line(self.read)) }
     }
 }
 
@@ -387,8 +398,9 @@ mod tests {
             // than the ends in every test.
             unsafe {
                 let consumed = start.add(lines as usize * LINE);
-                let writer = RingWriter::new(start, lines, consumed);
-                (writer, RingReader::new(start, lines, consumed))
+                let writer = RingWriter::new(start, lines, SharedView::new(consumed, 4).word(0));
+                let ring = SharedView::new(start, lines as usize * LINE);
+                (writer, RingReader::new(ring, consumed))
             }
         }
 
@@ -575,13 +587,13 @@ mod tests {
         let seen: Vec<bool> = bad
             .iter()
             .map(|header| {
-                reader.header().store(header.0, RELAXED);
+                writer.header(0).store(header.0, RELAXED);
                 reader.peek().is_err()
             })
             .collect();
         assert_eq!(seen, [true; 6]);
         // SAFETY: the word of the block.
-        unsafe { u32_at(writer.consumed) }.store(1000, RELAXED);
+        unsafe { u32_at(reader.consumed) }.store(1000, RELAXED);
         while writer.reserve(1).is_some() {
             writer.publish(1, Header::new(Kind::Send, 0, 0));
         }

@@ -4,7 +4,7 @@
 #include <sys/un.h>
 
 enum { FRAME = 1024, FRAME_HEAD = 16, OUR_ENDPOINT = 0xabcd, ARENA = 1 << 20 };
-enum { KNOCK = 17, CHALLENGE = 18, PROVE = 19, PROVED = 20, DOOR = 96, DOOR_VERSION = 2 };
+enum { KNOCK = 17, CHALLENGE = 18, PROVE = 19, PROVED = 20, DOOR = 96, DOOR_VERSION = 3 };
 enum { LINK_REPLY = 2, LINK_READY = 3, ACCEPTED = 5, REFUSED_FRAME = 6, PING = 9, BY_VERSION = 3 };
 
 struct frame {
@@ -237,12 +237,14 @@ static void serves(struct net *net, const char *release) {
     unsigned char handle[HANDLE];
     struct frame hello;
     int socket_fd = stand_in(net, handle, 1), link = answered(net, socket_fd, handle, &hello);
-    int fds[2] = {shared_bytes(4096), shared_bytes(4096)};
+    uint64_t arena = number_at(hello.bytes + FRAME_HEAD + 72, 8);
+    int fds[3] = {shared_bytes((off_t)arena), shared_bytes(4096), shared_bytes(4096)};
     unsigned char caller[16];
     memcpy(caller, hello.bytes + FRAME_HEAD + 8, 16);
     struct frame reply = addressed(release, "link_reply", handle + 24, caller);
-    frame_send(link, &reply, fds, 2);
-    close(fds[0]), close(fds[1]);
+    body_number(&reply, 72, arena);
+    frame_send(link, &reply, fds, 3);
+    for (int i = 0; i < 3; i++) close(fds[i]);
     frame_receive(link, LINK_READY);
     struct frame wish = frame_receive(link, 4), accepted = recorded(release, "accepted");
     body(&accepted, 8, wish.bytes + FRAME_HEAD, 8);
