@@ -1,9 +1,10 @@
-// gin [--lsa N] [--kill | --speed]: kernels of two ranks on two GPUs use NCCL's device functions
+// gin [--lsa N] [--kill | --speed | --hazards]: kernels of two ranks on two GPUs use NCCL's device functions
 // for GPU-initiated operations. Every case compares what arrived. scripts/gpu builds and runs it.
 //
 // --lsa N: the ranks that NCCL shall see in one LSA team; another number is a failure.
 #include "cases.h"
 #include "failures.h"
+#include "hazards.h"
 #include "speed.h"
 
 static const char *mode_of(const Shared *shared) {
@@ -87,6 +88,20 @@ static int run_cases(Shared *shared, int lsa_wanted) {
     return failed != 0;
 }
 
+// Each hazard has its own pair: a hang costs one row.
+static int run_hazards(Shared *shared) {
+    std::vector<Case> cases;
+    for (const Hazard &hazard : HAZARDS) cases.push_back({hazard.name, nullptr});
+    for (size_t at = 0; at < cases.size() && !told_to_end; at++) {
+        shared_reset(shared);
+        Pair pair = start_pair([&](int me) { return rank_hazard(shared, me, at); });
+        if (!watch_pair(shared, pair)) note_end(shared, pair, at);
+    }
+    int failed = print_table(shared, cases);
+    printf("%zu hazards, %d failed\n", cases.size(), failed);
+    return failed != 0;
+}
+
 static int run_speed(Shared *shared) {
     shared_reset(shared);
     Pair pair = start_pair([&](int me) { return rank_speed(shared, me); });
@@ -116,9 +131,10 @@ int main(int count, char **arguments) {
         std::string argument = arguments[i];
         if (argument == "--kill") what = 'k';
         else if (argument == "--speed") what = 's';
+        else if (argument == "--hazards") what = 'h';
         else if (argument == "--lsa" && i + 1 < count) lsa_wanted = atoi(arguments[++i]);
         else {
-            fprintf(stderr, "usage: %s [--lsa N] [--kill | --speed]\n", arguments[0]);
+            fprintf(stderr, "usage: %s [--lsa N] [--kill | --speed | --hazards]\n", arguments[0]);
             return 2;
         }
     }
@@ -126,5 +142,6 @@ int main(int count, char **arguments) {
     Shared *shared = shared_page();
     if (what == 'k') return run_kill(shared);
     if (what == 's') return run_speed(shared);
+    if (what == 'h') return run_hazards(shared);
     return run_cases(shared, lsa_wanted);
 }
