@@ -1,7 +1,7 @@
 //! Copies by our own [`Kernel`], and whether it starts.
 //!
-//! A kernel finds no room where the user's kernels hold all multiprocessors. One that does not start
-//! soon is taken back, and then some copies do without it.
+//! A kernel finds no room where the user's kernels hold all multiprocessors. One that does not
+//! start soon is taken back, and then some copies do without it.
 
 extern crate std;
 
@@ -57,9 +57,9 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Launches of `kernel`, which may take `patience_ns` to start; without one there are none. Where
-    /// there is room a start takes about 5 µs, and up to 90 where many threads of the GPU read host
-    /// memory.
+    /// Launches of `kernel`, which may take `patience_ns` to start; without one there are none.
+    /// Where there is room a start takes about 5 µs, and up to 90 where many threads of the GPU
+    /// read host memory.
     pub fn new(kernel: Option<Kernel>, patience_ns: u64) -> Launcher {
         Launcher { kernel, trust: Trust::default(), patience_ns, since: None }
     }

@@ -280,8 +280,8 @@ impl Loopback {
         true
     }
 
-    /// Launches the kernel for the copy at the front, if it is worth a try. What the road has posted
-    /// ended before, so that their order is kept.
+    /// Launches the kernel for the copy at the front, if it is worth a try. What the road has
+    /// posted ended before, so that their order is kept.
     fn launch(&mut self, entered: &Entered<'_>, road: &Road, copy: &Copy) -> bool {
         let crowded = self.line.len() > CROWD && copy.bytes < LARGE_BYTES;
         if crowded || !road.is_idle() {

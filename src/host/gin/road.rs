@@ -5,8 +5,8 @@
 //! of a pass go to the driver in [batches](Batch), and so do [words](Words) with their marker.
 //!
 //! Many small copies go by a [kernel](Launcher), once nothing else of the road is under way: the
-//! driver takes a microsecond for each copy, and a launch does them all. What comes later waits until
-//! it has ended.
+//! driver takes a microsecond for each copy, and a launch does them all. What comes later waits
+//! until it has ended.
 //!
 //! Where the driver refuses a batch or a marker, the road is broken: from there on its operations
 //! fail.

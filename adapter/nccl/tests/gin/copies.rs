@@ -96,11 +96,82 @@ fn puts_of_a_batch_keep_their_order_where_they_overlap() {
     rank.close(&[memory]);
 }
 
-/// What the peer's round with that seed does to `expected`: the same, on a queue of nobody's.
-fn expect_of_peer(seed: u64, expected: &mut [u8]) {
+/// Posts 58 puts beside each other under one doorbell, then some and a value over them, and does
+/// the same to `expected`. The last entry's index.
+fn many(queue: &mut FakeQueue<'static>, key: u32, state: &mut u64, expected: &mut [u8]) -> u64 {
+    let mut put = |queue: &mut FakeQueue<'static>, to: usize, from: usize| {
+        (0..16).for_each(|at| expected[to + at] = byte(from + at));
+        let remote = Address { key, offset: to as u64 };
+        queue.write(&Work::Write { remote, local: whole(key, 4096 + from, 16) }, 0)
+    };
+    for slot in 0..58 {
+        put(queue, slot * 32, next(state) % (BYTES - 16));
+    }
+    for _ in 0..4 {
+        put(queue, next(state) % (58 * 32 - 16), next(state) % (BYTES - 16));
+    }
+    expected[64..72].copy_from_slice(&state.to_le_bytes());
+    let mut data = [0; 28];
+    data[..8].copy_from_slice(&state.to_le_bytes());
+    let remote = Address { key, offset: 64 };
+    let last = queue.write(&Work::WriteInline { remote, data, bytes: 8 }, 0);
+    queue.ring();
+    last
+}
+
+/// Many puts of one doorbell go by a kernel, and by the driver's copies where it does not start.
+/// Either way later ones come later, and a kernel that starts late copies nothing.
+#[test]
+fn many_puts_keep_their_order_whether_kernels_start_or_not() {
+    if !is_child() {
+        let name = "copies::many_puts_keep_their_order_whether_kernels_start_or_not";
+        return all_succeed(start(name, 14, 2));
+    }
+    use super::self_puts::{COPIED, hold, kernels};
+    let rank = Rank::open();
+    let (me, peer) = (rank.device.rank as u64, 1 - rank.device.rank);
+    let (window, key, memory) = rank.window(4096 + BYTES);
+    for at in 0..BYTES {
+        // SAFETY: a byte of the window that nobody else touches now.
+        unsafe { ((window + 4096 + at as u64) as *mut u8).write(byte(at)) };
+    }
+    let (arrived, signal) = rank.device.signal(0);
+    let (read_by, done) = rank.device.signal(1);
+    let mut queue = rank.device.queue(peer, false);
+    let (mut sent, mut got) = (vec![0; 4096], vec![0; 4096]);
+    let mut number = 0;
+    // a kernel that was taken back is left out for a while
+    while number < 40 || (kernels(COPIED) == 0 && number < 100_000) {
+        number += 1;
+        hold(number % 8 < 2);
+        let last = many(&mut queue, key, &mut (number * 2 + me), &mut sent);
+        wait_until("a round", || queue.poll(last) == Some(Ok(())));
+        queue.post(&rank.device.add(signal, 1));
+        wait_until("the peer's round", || arrived.load(Ordering::Acquire) >= number);
+        let mut nobody = nobody();
+        many(&mut nobody, 0, &mut (number * 2 + peer as u64), &mut got);
+        let seen: Vec<u8> = (0..4096).map(|at| read(window + at)).collect();
+        let at = seen.iter().zip(&got).position(|(seen, got)| seen != got);
+        assert_eq!(at, None, "round {number}");
+        let told = queue.post(&rank.device.add(done, 1));
+        wait_until("a flush", || queue.poll(told) == Some(Ok(())));
+        wait_until("the peer's look", || read_by.load(Ordering::Acquire) >= number);
+    }
+    hold(false);
+    assert!(kernels(COPIED) > 0, "no kernel has copied");
+    rank.close(&[memory]);
+}
+
+/// A queue that nobody executes.
+fn nobody() -> FakeQueue<'static> {
     let words =
         || -> &'static [AtomicU64] { Vec::leak((0..64 * 8).map(|_| AtomicU64::new(0)).collect()) };
-    let mut nobody = FakeQueue::new(words(), words(), &words()[0], 1);
+    FakeQueue::new(words(), words(), &words()[0], 1)
+}
+
+/// What the peer's round with that seed does to `expected`: the same, on a queue of nobody's.
+fn expect_of_peer(seed: u64, expected: &mut [u8]) {
+    let mut nobody = nobody();
     round(&mut nobody, 0, &mut { seed }, expected);
 }
 

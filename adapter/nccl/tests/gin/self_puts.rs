@@ -11,15 +11,15 @@ use std::path::Path;
 const BYTES: usize = 3 << 20;
 /// What `double_count` counts.
 const ENDED: i32 = 0;
-const COPIED: i32 = 1;
+pub const COPIED: i32 = 1;
 
-fn kernels(which: i32) -> u64 {
+pub fn kernels(which: i32) -> u64 {
     // SAFETY: the double's function of this name has this type.
     let count: extern "C" fn(i32) -> u64 = unsafe { std::mem::transmute(double(c"double_count")) };
     count(which)
 }
 
-fn hold(held: bool) {
+pub fn hold(held: bool) {
     // SAFETY: the double's function of this name has this type.
     let hold: extern "C" fn(i32) = unsafe { std::mem::transmute(double(c"double_hold")) };
     hold(held.into());
@@ -188,9 +188,10 @@ fn kernel_that_does_not_start_outlives_its_communicator() {
     own.fill(4);
     own.put(0, 0, 4096);
     own.assert_target(0, 4, 0, 4096);
+    let first = own.first_kernels();
     own.close();
     hold(false);
-    wait_until("the late kernel", || kernels(ENDED) == own.first_kernels() + 1);
+    wait_until("the late kernel", || kernels(ENDED) == first + 1);
     assert_eq!(kernels(COPIED), 0);
 }
 

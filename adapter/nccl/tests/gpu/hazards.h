@@ -174,7 +174,7 @@ constexpr Hazard HAZARDS[] = {
     {"D2H copies behind", copies_behind, false, false, false},
     {"3,000 kernels behind", kernels_behind, false, false, false},
     {"pageable copies behind", pageable_behind, false, false, false},
-    {"memcpy, legacy stream", legacy_copy, false, false, false},
+    {"memcpy, legacy stream", legacy_copy, false, false, true},
     {"cudaDeviceSynchronize", device_synchronize, false, false, false},
     {"cudaMalloc", device_malloc, false, false, false},
     {"cudaHostAlloc", host_alloc, false, false, false},
@@ -182,7 +182,7 @@ constexpr Hazard HAZARDS[] = {
     {"cudaFree", device_free, false, false, true},
     {"capture in global mode", capture, false, false, false},
     {"1 connection, kernel", kernel_behind, false, true, false},
-    {"1 connection, P2P copy", peer_copy_behind, false, true, false},
+    {"1 connection, P2P copy", peer_copy_behind, false, true, true},
     {"own put, SMs held, 16 wait", streams_wait, true, false, false},
 };
 
