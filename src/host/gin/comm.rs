@@ -64,11 +64,12 @@ pub struct Region {
 /// What the engine and the calls of the user share.
 #[derive(Debug)]
 pub struct State {
+    /// Dropped before the memory that they use.
+    flow: Flow,
+    adds: Adds,
     keys: Keys<'static>,
     regions: Vec<Option<Region>>,
     contexts: Vec<Context>,
-    flow: Flow,
-    adds: Adds,
     lost: Vec<bool>,
     own: usize,
     _slots: Leaked<Slot>,
@@ -307,10 +308,12 @@ impl Comm {
             at.map(|at| state.contexts.swap_remove(at))
         };
         let Some(context) = context else { return };
+        let keys = context.keys();
         if !self.wait_until_quiet() {
             self.state().flow.forget(number);
+            core::mem::forget(context); // copies may still read its memory
         }
-        context.keys().into_iter().for_each(|key| self.deregister(key));
+        keys.into_iter().for_each(|key| self.deregister(key));
     }
 
     /// Whether a queue of the contexts has failed.
@@ -318,6 +321,13 @@ impl Comm {
         let state = self.state();
         let of = |context: &&Context| context.number() == number;
         state.contexts.iter().find(of).is_some_and(Context::has_failed)
+    }
+
+    /// Fails what is under way if the GPU has failed.
+    pub fn look_for_fault(&self) {
+        let Ok(entered) = self.gpu.enter() else { return };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.flow.look_for_fault(&entered);
     }
 
     /// Looks for ranks that have ended; their queues fail.

@@ -128,7 +128,7 @@ impl Context {
             lanes: config.contexts * 2 * comm.ranks().1,
             depth: match config.depth {
                 0 => DEPTH,
-                depth => depth.next_power_of_two().clamp(DEPTH_MIN, DEPTH_MAX),
+                depth => depth.min(DEPTH_MAX).next_power_of_two().max(DEPTH_MIN),
             },
         };
         let parts = checked.and_then(|()| {

@@ -94,9 +94,11 @@ pub struct Times {
     pub stall_ns: u64,
 }
 
-/// Looks for ranks that have ended and for queues that stand, and tells who asks.
+/// Looks for a GPU that has failed, ranks that have ended and queues that stand, and tells who
+/// asks.
 fn look_after(comms: &[Arc<Comm>], door: Option<&TextDoor>, times: &Times) {
     for comm in comms {
+        comm.look_for_fault();
         comm.look_for_ends();
         comm.look_for_stalls(times);
     }

@@ -130,6 +130,14 @@ impl Flow {
         self.roads[rank].is_held()
     }
 
+    /// Fails what is under way if the GPU has failed.
+    pub fn look_for_fault(&mut self, entered: &Entered<'_>) {
+        self.roads.iter_mut().for_each(|road| road.look_for_fault(entered));
+        if !self.loopback.is_quiet() && self.roads[self.own].has_failed(entered) {
+            self.loopback.give_up();
+        }
+    }
+
     /// Goes on with what waits, at the time `now_ns`.
     pub fn pass(&mut self, entered: &Entered<'_>, now_ns: u64) {
         self.roads.iter_mut().for_each(|road| road.pass(entered, now_ns));

@@ -110,6 +110,12 @@ impl Launcher {
         }
     }
 
+    /// The GPU has failed: there is no outcome, and no other launch.
+    pub fn give_up(&mut self) {
+        self.since = None;
+        self.trust.refused = true;
+    }
+
     /// What became of the launch under way, at the time `now_ns`: whether everything was copied, or
     /// nothing ever will be; `None`: nobody knows yet, or there is none.
     pub fn outcome(&mut self, now_ns: u64) -> Option<bool> {
@@ -133,6 +139,9 @@ impl Launcher {
 impl Drop for Launcher {
     fn drop(&mut self) {
         let Some(kernel) = &self.kernel else { return };
+        if self.is_busy() {
+            kernel.take_back();
+        }
         let until = Instant::now() + END_PATIENCE;
         while !kernel.has_left() {
             if Instant::now() >= until {

@@ -213,6 +213,11 @@ impl Loopback {
         self.go_on(entered, road);
     }
 
+    /// The GPU has failed: what a kernel has, the road's stream refuses.
+    pub fn give_up(&mut self) {
+        self.launcher.give_up();
+    }
+
     /// The next operation that has ended without a marker of the road.
     pub fn ended(&mut self) -> Option<(Pending, Result<(), Syndrome>)> {
         self.ended.pop_front()

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::format;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Operations under way for which there is room before a queue grows.
 pub const PENDING: usize = 1024;
@@ -31,6 +31,9 @@ pub const PENDING: usize = 1024;
 /// these in a second.
 const LAUNCH_COPIES_MIN: usize = 56;
 const LAUNCH_BYTES_MAX: u64 = 16 << 20;
+
+/// How often the GPU is asked whether it has failed, while a kernel is waited for.
+const ASK: Duration = Duration::from_millis(1);
 
 /// A stream and what was posted on it.
 #[derive(Debug)]
@@ -132,6 +135,7 @@ impl Road {
         if self.words.take(to, value) {
             return Ok(());
         }
+        self.await_kernel(entered);
         self.unmarked = true;
         // SAFETY: by this function's contract.
         unsafe { self.stream.copy_in(entered, to, kept, bytes) }
@@ -141,6 +145,7 @@ impl Road {
     pub fn post(&mut self, entered: &Entered<'_>) -> &Stream {
         self.flush_copies(entered);
         self.flush_words(entered);
+        self.await_kernel(entered);
         self.posted = true;
         self.unmarked = true;
         &self.stream
@@ -225,14 +230,37 @@ impl Road {
         }
     }
 
-    /// Waits for the kernel: an operation needs more than one post. It is bounded, as what the
-    /// launcher says is.
+    /// Waits for the kernel: an operation needs more than one post. A kernel that has begun ends,
+    /// or the GPU has failed.
     fn await_kernel(&mut self, entered: &Entered<'_>) {
         let (start, now_ns) = (Instant::now(), self.now_ns);
+        let mut asked = start;
         while self.is_held() {
             core::hint::spin_loop();
             self.pass(entered, now_ns + start.elapsed().as_nanos() as u64);
+            if asked.elapsed() >= ASK {
+                asked = Instant::now();
+                self.look_for_fault(entered);
+            }
         }
+    }
+
+    /// Whether the GPU has failed.
+    pub fn has_failed(&self, entered: &Entered<'_>) -> bool {
+        self.stream.fault(entered).is_some()
+    }
+
+    /// Fails what is under way if the GPU has failed: no marker comes any more.
+    pub fn look_for_fault(&mut self, entered: &Entered<'_>) {
+        if self.is_idle() {
+            return;
+        }
+        let Some(error) = self.stream.fault(entered) else { return };
+        self.taken = self.reached();
+        self.check(Err(error), self.taken + 1);
+        self.launched_number = None;
+        self.launched.clear();
+        self.launcher.give_up();
     }
 
     /// Breaks the road where the driver has refused something that `number` stands for.
@@ -295,9 +323,9 @@ impl Road {
         self.pending.pop_front().map(|(_, pending)| (pending, outcome))
     }
 
-    /// Whether no operation is under way.
+    /// Whether no operation is under way, nor what was posted for one that is forgotten.
     pub fn is_quiet(&self) -> bool {
-        self.pending.is_empty()
+        self.pending.is_empty() && self.is_idle()
     }
 
     /// Whether all that was ever posted has ended.

@@ -192,6 +192,8 @@ functions! {
     stream_create(*mut CUstream, c_uint, c_int) = c"cuStreamCreateWithPriority",
     /// Ends a stream once its work is done.
     stream_destroy(CUstream) = c"cuStreamDestroy_v2",
+    /// Whether all that a stream has is done.
+    stream_query(CUstream) = c"cuStreamQuery",
     /// Copies between device addresses.
     copy(CUdeviceptr, CUdeviceptr, usize, CUstream) = c"cuMemcpyDtoDAsync_v2",
     /// Copies pinned host memory to a device.

@@ -8,7 +8,7 @@ use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use cudarc::driver::sys::CUstream;
+use cudarc::driver::sys::{CUresult, CUstream};
 use std::sync::Arc;
 
 extern crate std;
@@ -59,6 +59,15 @@ impl Stream {
     /// The driver's name of it, for launches.
     pub fn raw(&self) -> CUstream {
         self.stream
+    }
+
+    /// Why the GPU does nothing any more, if it has failed: an illegal address of a kernel, say.
+    pub fn fault(&self, entered: &Entered<'_>) -> Option<CudaError> {
+        // SAFETY: a stream of this context.
+        match unsafe { (entered.library().stream_query)(self.stream) } {
+            CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_NOT_READY => None,
+            code => entered.library().check("cuStreamQuery", code).err(),
+        }
     }
 
     /// Copies between device addresses: of this GPU, or mapped from another's.

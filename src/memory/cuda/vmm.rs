@@ -42,7 +42,8 @@ pub struct Export {
 impl Export {
     /// Exports the allocation around `address`, which must hold `bytes` from there on.
     ///
-    /// *Errors*: the driver's. Memory of cudaMalloc and memory without a handle type have none.
+    /// *Errors*: the driver's. Memory of cudaMalloc and memory without a handle type have none. An
+    /// allocation that ends before the range does is refused, too.
     pub fn of(entered: &Entered<'_>, address: u64, bytes: usize) -> Result<Export, CudaError> {
         let library = entered.library();
         let (mut base, mut length) = (0, 0);
@@ -55,7 +56,10 @@ impl Export {
         library.check("cuMemRetainAllocationHandle", code)?;
         let descriptor = export(entered, handle)?;
         let offset = (address - base) as usize;
-        debug_assert!(offset + bytes <= length);
+        if length - offset < bytes {
+            let name = Text::beginning(b"one allocation must hold all of it");
+            return Err(CudaError { call: "cuMemGetAddressRange", code: 1, name });
+        }
         Ok(Export { descriptor, bytes: length, offset })
     }
 }

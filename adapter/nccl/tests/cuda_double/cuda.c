@@ -60,6 +60,9 @@ static uint64_t counts[3];
 /* As if all multiprocessors were busy, or not any more. */
 /* Whether copies between device addresses are refused. */
 static int refusing;
+/* Whether the GPU has failed: what streams have is never done. */
+static int failed;
+EXPORT void double_fail(int fail) { __atomic_store_n(&failed, fail, __ATOMIC_SEQ_CST); }
 EXPORT void double_refuse(int refuse) { __atomic_store_n(&refusing, refuse, __ATOMIC_SEQ_CST); }
 
 EXPORT void double_hold(int hold) {
@@ -102,6 +105,8 @@ static void run(const struct copy *copy) {
 }
 
 static void perform(const struct work *work) {
+    if (__atomic_load_n(&failed, __ATOMIC_SEQ_CST))
+        return;
     if (work->copy)
         run(work->copy);
     else if (work->from)
@@ -345,6 +350,16 @@ EXPORT int cuStreamCreateWithPriority(struct stream **out, unsigned flags, int p
     stream->last = &stream->first;
     *out = stream;
     return pthread_create(&stream->thread, NULL, serve, stream) ? NO_MEMORY : OK;
+}
+
+EXPORT int cuStreamQuery(struct stream *stream) {
+    const int not_ready = 600, illegal_address = 700;
+    if (__atomic_load_n(&failed, __ATOMIC_SEQ_CST))
+        return illegal_address;
+    pthread_mutex_lock(&stream->lock);
+    int code = stream->first ? not_ready : OK;
+    pthread_mutex_unlock(&stream->lock);
+    return code;
 }
 
 EXPORT int cuStreamDestroy_v2(struct stream *stream) {

@@ -99,6 +99,7 @@ fn puts_of_a_batch_keep_their_order_where_they_overlap() {
 /// Posts 58 puts beside each other under one doorbell, then some and a value over them, and does
 /// the same to `expected`. The last entry's index.
 fn many(queue: &mut FakeQueue<'static>, key: u32, state: &mut u64, expected: &mut [u8]) -> u64 {
+    let first = *state;
     let mut put = |queue: &mut FakeQueue<'static>, to: usize, from: usize| {
         (0..16).for_each(|at| expected[to + at] = byte(from + at));
         let remote = Address { key, offset: to as u64 };
@@ -107,14 +108,17 @@ fn many(queue: &mut FakeQueue<'static>, key: u32, state: &mut u64, expected: &mu
     for slot in 0..58 {
         put(queue, slot * 32, next(state) % (BYTES - 16));
     }
-    for _ in 0..4 {
+    // a value of one byte is copied; then it comes right behind the kernel's copies
+    let (over, bytes) = if (first / 2).is_multiple_of(2) { (4, 8) } else { (0, 1) };
+    for _ in 0..over {
         put(queue, next(state) % (58 * 32 - 16), next(state) % (BYTES - 16));
     }
-    expected[64..72].copy_from_slice(&state.to_le_bytes());
+    let value = first.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    expected[64..64 + bytes].copy_from_slice(&value[..bytes]);
     let mut data = [0; 28];
-    data[..8].copy_from_slice(&state.to_le_bytes());
+    data[..bytes].copy_from_slice(&value[..bytes]);
     let remote = Address { key, offset: 64 };
-    let last = queue.write(&Work::WriteInline { remote, data, bytes: 8 }, 0);
+    let last = queue.write(&Work::WriteInline { remote, data, bytes: bytes as u8 }, 0);
     queue.ring();
     last
 }
@@ -207,7 +211,33 @@ fn copies_that_the_driver_refuses_are_error_completions() {
     let mut own = rank.device.queue(rank.device.rank, false);
     let index = own.post(&Work::Nop);
     wait_until("another queue", || own.poll(index) == Some(Ok(())));
-    rank.close(&[memory]);
+    let (_, _, met) = rank.window(BYTES); // both ranks have come here
+    rank.close(&[memory, met]);
+}
+
+/// What was posted before the GPU failed never ends by itself: its queue fails, and the
+/// communicator ends.
+#[test]
+fn a_gpu_that_has_failed_is_an_error_completion() {
+    if !is_child() {
+        let name = "copies::a_gpu_that_has_failed_is_an_error_completion";
+        return all_succeed(start(name, 14, 2));
+    }
+    // SAFETY: the double's function of this name has this type.
+    let fail: extern "C" fn(i32) = unsafe { std::mem::transmute(double(c"double_fail")) };
+    let rank = Rank::open();
+    let (_, key, memory) = rank.window(BYTES);
+    for peer in 0..2 {
+        let mut queue = rank.device.queue(peer, false);
+        let remote = Address { key, offset: 64 };
+        fail(1);
+        let index = queue.post(&Work::Write { remote, local: whole(key, 0, 64) });
+        wait_until("an error", || queue.poll(index) == Some(Err(0x14)));
+        fail(0);
+    }
+    assert!(rank.has_failed());
+    let (_, _, met) = rank.window(BYTES); // both ranks have come here
+    rank.close(&[memory, met]);
 }
 
 /// What NCCL's barrier of GIN relies on: a value is there when a signal is that was posted after
