@@ -34,15 +34,15 @@ void tell_trip(Rank &rank, const char *name) {
 
 // Rank 0 alone puts.
 template <Way way>
-void tell_rate(Rank &rank, const char *name) {
+void tell_rate(Rank &rank, const char *name, int contexts = 1) {
     constexpr int THREADS = 256, TIMES = 200;
     Step step = begin_step(rank, other(rank), FROM, TO, 8, 4096);
     meet(rank.shared);
-    if (rank.me == 0) rate_step<way><<<1, THREADS, 0, rank.stream>>>(step, TIMES);
+    if (rank.me == 0) rate_step<way><<<contexts, THREADS, 0, rank.stream>>>(step, TIMES);
     end_step(rank);
     if (rank.me == 0)
         tell(rank.shared, "  %-28s %8.0f thousand a second\n", name,
-             THREADS * TIMES * 1e6 / rank.report->ns);
+             contexts * THREADS * TIMES * 1e6 / rank.report->ns);
 }
 
 inline int rank_speed(Shared *shared, int me) {
@@ -62,6 +62,9 @@ inline int rank_speed(Shared *shared, int me) {
     tell_rate<PUT>(rank, "put 8 B");
     tell_rate<VALUE>(rank, "putValue 8 B");
     tell_rate<SIGNAL>(rank, "signal");
+    tell_rate<PUT>(rank, "put 8 B, all contexts", rank.dev.ginContextCount);
+    tell_rate<VALUE>(rank, "putValue 8 B, all contexts", rank.dev.ginContextCount);
+    tell_rate<SIGNAL>(rank, "signal, all contexts", rank.dev.ginContextCount);
     meet(shared);
     take_down(rank);
     return 0;

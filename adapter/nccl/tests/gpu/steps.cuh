@@ -368,10 +368,10 @@ __global__ void barriers_step(Step s, int rounds, unsigned *cycles) {
     }
 }
 
-// Entries by one block, from the first to the end of a flush.
+// Entries by one block of each context, from the first to the end of a flush.
 template <Way way>
 __global__ void rate_step(Step s, int times) {
-    ncclGin gin(s.comm, s.context);
+    ncclGin gin(s.comm, blockIdx.x);
     ncclTeam world = ncclTeamWorld(s.comm);
     uint64_t begun = now_ns();
     size_t skip = 8 * threadIdx.x;
@@ -383,5 +383,5 @@ __global__ void rate_step(Step s, int times) {
     __syncthreads();
     gin.flush(ncclCoopCta());
     __syncthreads();
-    if (threadIdx.x == 0) s.report->ns = now_ns() - begun;
+    if (threadIdx.x == 0) atomicMax(&s.report->ns, now_ns() - begun);
 }
