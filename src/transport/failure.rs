@@ -218,8 +218,9 @@ impl<P: Provider> Endpoint<'_, P> {
             return Ok(());
         }
         if !c.pull {
-            // its slots will say that it is taken, by a number that no send has for long
-            let nobody = c.eager_expected.plus(1 << 31);
+            // its slots will say that it is taken, by a number that no send has for long; an even
+            // one, so that two withdrawn groups are never taken for a run of messages
+            let nobody = Seq(c.eager_expected.plus(1 << 31).0 & !1);
             for receive in 0..group.count {
                 let at = self.receive_at(at, receive);
                 self.receives[at].label = nobody.0;

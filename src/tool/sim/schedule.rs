@@ -600,6 +600,13 @@ mod tests {
         run(20_378_808).unwrap();
     }
 
+    /// Two groups were taken back, and one message came in between: they looked like a run of
+    /// messages, and what was taken in was said no more, so that the sender kept it for ever.
+    #[test]
+    fn groups_that_were_taken_back_are_no_run_of_messages() {
+        run(7_000_283_421).unwrap();
+    }
+
     #[test]
     fn same_seed_is_the_same_schedule() {
         for seed in SEEDS.take(5) {
