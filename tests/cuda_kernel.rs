@@ -3,7 +3,7 @@
 
 use crosstie::memory::SharedMapping;
 use crosstie::memory::cuda::{
-    DeviceBlock, Entered, Gpu, Kernel, Library, Pinned, Program, Progress, Stream, Words,
+    DeviceBlock, Entered, Gpu, Kernel, Library, Pinned, Program, Progress, Stream, post_word,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -137,10 +137,8 @@ impl Ground {
     fn mark(&mut self, entered: &Entered<'_>, stream: &Stream) {
         self.marks += 1;
         let at = self.pinned.device() + MARKER as u64;
-        let mut words = Words::new();
-        assert!(words.take(at, &self.marks.to_le_bytes()));
         // SAFETY: a pinned word.
-        unsafe { words.post(entered, stream) }.unwrap();
+        unsafe { post_word(entered, stream, at, self.marks) }.unwrap();
     }
 
     fn wait_for_mark(&self) {

@@ -375,9 +375,8 @@ fn endpoint() -> Section {
     let kept = 2 * limits.kept_bytes();
     let pair = 2 * limits.connection_bytes() - kept;
     let rings =
-        crate::provider::shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes)
+        2 * crate::provider::shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes)
             .next_multiple_of(heap::page_bytes());
-    let rings = 2 * rings;
     Section {
         name: "endpoint",
         lines: vec![

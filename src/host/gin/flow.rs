@@ -132,10 +132,12 @@ impl Flow {
 
     /// Fails what is under way if the GPU has failed.
     pub fn look_for_fault(&mut self, entered: &Entered<'_>) {
-        self.roads.iter_mut().for_each(|road| road.look_for_fault(entered));
-        if !self.loopback.is_quiet() && self.roads[self.own].has_failed(entered) {
-            self.loopback.give_up();
+        if self.is_quiet() {
+            return;
         }
+        let Some(error) = self.roads[self.own].fault(entered) else { return };
+        self.roads.iter_mut().for_each(|road| road.fail(error));
+        self.loopback.give_up();
     }
 
     /// Goes on with what waits, at the time `now_ns`.

@@ -38,8 +38,13 @@ impl Trust {
     }
 
     /// Whether the next one may be.
+    fn may(&self) -> bool {
+        self.left == 0 && !self.refused
+    }
+
+    /// The same, of one that is left out or tried now.
     fn is_due(&mut self) -> bool {
-        let due = self.left == 0 && !self.refused;
+        let due = self.may();
         self.left = self.left.saturating_sub(1);
         due
     }
@@ -71,8 +76,12 @@ impl Launcher {
 
     /// Whether there may be a launch once nothing else is under way.
     pub fn is_ready(&self) -> bool {
-        let has_left = self.kernel.as_ref().is_some_and(Kernel::has_left);
-        has_left && !self.is_busy() && !self.trust.refused && self.trust.left == 0
+        self.is_free() && self.trust.may()
+    }
+
+    /// Whether there is a kernel, and the last launch is over.
+    fn is_free(&self) -> bool {
+        !self.is_busy() && self.kernel.as_ref().is_some_and(Kernel::has_left)
     }
 
     /// Launches `copies` at the time `now_ns`, if the kernel is worth a try; whether they are under
@@ -86,12 +95,10 @@ impl Launcher {
         copies: &[[u64; 3]],
         now_ns: u64,
     ) -> bool {
-        let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.has_left()) else {
-            return false;
-        };
-        if self.since.is_some() || !self.trust.is_due() {
+        if !self.is_free() || !self.trust.is_due() {
             return false;
         }
+        let Some(kernel) = &mut self.kernel else { return false };
         // SAFETY: by this function's contract.
         match unsafe { kernel.launch(entered, copies) } {
             Ok(()) => {

@@ -215,7 +215,9 @@ impl Loopback {
 
     /// The GPU has failed: what a kernel has, the road's stream refuses.
     pub fn give_up(&mut self) {
-        self.launcher.give_up();
+        if !self.is_quiet() {
+            self.launcher.give_up();
+        }
     }
 
     /// The next operation that has ended without a marker of the road.

@@ -17,7 +17,7 @@ use super::flow::Pending;
 use super::launcher::Launcher;
 use crate::hca::completion::Syndrome;
 use crate::host::log::{self, Level};
-use crate::memory::cuda::{Batch, CudaError, Entered, Gpu, Stream, Words};
+use crate::memory::cuda::{Batch, CudaError, Entered, Gpu, Stream, Words, post_word};
 use std::collections::VecDeque;
 use std::format;
 use std::sync::Arc;
@@ -181,8 +181,8 @@ impl Road {
     /// Whether what waits is worth a launch, and comes behind nothing that has no marker.
     fn is_for_kernel(&self) -> bool {
         let copies = self.batch.copies();
-        let bytes: u64 = copies.iter().map(|copy| copy[2]).sum();
-        copies.len() >= LAUNCH_COPIES_MIN && bytes <= LAUNCH_BYTES_MAX && !self.unmarked
+        let bytes = || copies.iter().map(|copy| copy[2]).sum::<u64>();
+        !self.unmarked && copies.len() >= LAUNCH_COPIES_MIN && bytes() <= LAUNCH_BYTES_MAX
     }
 
     /// Launches what waits, if that is worth it and nothing else is under way.
@@ -220,10 +220,8 @@ impl Road {
         // SAFETY: by the contract of `copy`.
         let posted = unsafe { self.launched.post(entered, &self.stream) };
         self.check(posted, number);
-        let mut marker = Words::new();
-        marker.take(self.device, &number.to_le_bytes());
         // SAFETY: a pinned word, which stands as long as the stream (`new`).
-        let marked = unsafe { marker.post(entered, &self.stream) };
+        let marked = unsafe { post_word(entered, &self.stream, self.device, number) };
         self.check(marked, number);
         if marked.is_err() {
             self.taken = number - 1;
@@ -240,22 +238,23 @@ impl Road {
             self.pass(entered, now_ns + start.elapsed().as_nanos() as u64);
             if asked.elapsed() >= ASK {
                 asked = Instant::now();
-                self.look_for_fault(entered);
+                if let Some(error) = self.fault(entered) {
+                    self.fail(error);
+                }
             }
         }
     }
 
-    /// Whether the GPU has failed.
-    pub fn has_failed(&self, entered: &Entered<'_>) -> bool {
-        self.stream.fault(entered).is_some()
+    /// Why the GPU does nothing any more, if it has failed.
+    pub fn fault(&self, entered: &Entered<'_>) -> Option<CudaError> {
+        self.stream.fault(entered)
     }
 
-    /// Fails what is under way if the GPU has failed: no marker comes any more.
-    pub fn look_for_fault(&mut self, entered: &Entered<'_>) {
+    /// Fails what is under way, because the GPU has failed: no marker comes any more.
+    pub fn fail(&mut self, error: CudaError) {
         if self.is_idle() {
             return;
         }
-        let Some(error) = self.stream.fault(entered) else { return };
         self.taken = self.reached();
         self.check(Err(error), self.taken + 1);
         self.launched_number = None;
@@ -284,13 +283,12 @@ impl Road {
         if self.is_held() {
             return;
         }
-        (self.posted, self.unmarked) = (false, false);
         let number = (self.issued + 1).to_le_bytes();
         if !self.words.take(self.device, &number) {
             self.flush_words(entered);
             self.words.take(self.device, &number);
         }
-        self.unmarked = false;
+        (self.posted, self.unmarked) = (false, false);
         // SAFETY: words by the contract of `write`, and a pinned one, which stands as long as the
         // stream (`new`).
         let marked = unsafe { self.words.post(entered, &self.stream) };

@@ -31,4 +31,4 @@ pub use library::{CudaError, Library, LoadError};
 pub use pinned::{DeviceBlock, Pinned};
 pub use stream::Stream;
 pub use vmm::{Export, Import};
-pub use words::Words;
+pub use words::{Words, post_word};

@@ -37,19 +37,15 @@ impl Words {
     /// Takes a word for device memory, or for pinned host memory by its device address. `false`: it
     /// has not four or eight bytes, is not aligned, or there is no room.
     pub fn take(&mut self, to: u64, bytes: &[u8]) -> bool {
-        // SAFETY: integers, for which zero is a value: every write is fenced.
-        let mut word: CUstreamBatchMemOpParams = unsafe { zeroed() };
-        if let Ok(bytes) = bytes.try_into().map(u64::from_le_bytes) {
-            word.writeValue.operation = Kind::CU_STREAM_MEM_OP_WRITE_VALUE_64;
-            word.writeValue.__bindgen_anon_1.value64 = bytes;
-        } else if let Ok(bytes) = bytes.try_into().map(u32::from_le_bytes) {
-            word.writeValue.operation = Kind::CU_STREAM_MEM_OP_WRITE_VALUE_32;
-            word.writeValue.__bindgen_anon_1.value = bytes;
-        } else {
+        let word = match bytes.len() {
+            8 => bytes.try_into().ok().map(|value| word64(to, u64::from_le_bytes(value))),
+            4 => bytes.try_into().ok().map(|value| word32(to, u32::from_le_bytes(value))),
+            _ => None,
+        };
+        let Some(word) = word.filter(|_| to.is_multiple_of(bytes.len() as u64)) else {
             return false;
-        }
-        word.writeValue.address = to;
-        let fits = to.is_multiple_of(bytes.len() as u64) && self.0.len() < WORDS_MAX;
+        };
+        let fits = self.0.len() < WORDS_MAX;
         if fits {
             self.0.push(word);
         }
@@ -63,15 +59,63 @@ impl Words {
     /// # Safety
     /// - the words are mapped, and stay so until the last one, or a later marker, is seen.
     pub unsafe fn post(&mut self, entered: &Entered<'_>, stream: &Stream) -> Result<(), CudaError> {
-        let (count, library) = (self.0.len() as c_uint, entered.library());
-        if count == 0 {
+        if self.is_empty() {
             return Ok(());
         }
-        // SAFETY: `count` operations; mapped words by this function's contract.
-        let code = unsafe { (library.write)(stream.raw(), count, self.0.as_mut_ptr(), 0) };
+        // SAFETY: by this function's contract.
+        let posted = unsafe { post(entered, stream, &mut self.0) };
         self.0.clear();
-        library.check("cuStreamBatchMemOp", code)
+        posted
     }
+}
+
+/// Posts one word of eight bytes by itself, such as a marker.
+///
+/// *Errors*: the driver's.
+///
+/// # Safety
+/// - the word is aligned and mapped, and stays so until it, or a later marker, is seen.
+pub unsafe fn post_word(
+    entered: &Entered<'_>,
+    stream: &Stream,
+    to: u64,
+    value: u64,
+) -> Result<(), CudaError> {
+    // SAFETY: by this function's contract.
+    unsafe { post(entered, stream, &mut [word64(to, value)]) }
+}
+
+/// # Safety
+/// - as for [`Words::post`].
+unsafe fn post(
+    entered: &Entered<'_>,
+    stream: &Stream,
+    words: &mut [CUstreamBatchMemOpParams],
+) -> Result<(), CudaError> {
+    let (count, library) = (words.len() as c_uint, entered.library());
+    // SAFETY: `count` operations; mapped words by this function's contract.
+    let code = unsafe { (library.write)(stream.raw(), count, words.as_mut_ptr(), 0) };
+    library.check("cuStreamBatchMemOp", code)
+}
+
+fn word64(to: u64, value: u64) -> CUstreamBatchMemOpParams {
+    let mut word = write_to(to, Kind::CU_STREAM_MEM_OP_WRITE_VALUE_64);
+    word.writeValue.__bindgen_anon_1.value64 = value;
+    word
+}
+
+fn word32(to: u64, value: u32) -> CUstreamBatchMemOpParams {
+    let mut word = write_to(to, Kind::CU_STREAM_MEM_OP_WRITE_VALUE_32);
+    word.writeValue.__bindgen_anon_1.value = value;
+    word
+}
+
+fn write_to(to: u64, kind: Kind) -> CUstreamBatchMemOpParams {
+    // SAFETY: integers, for which zero is a value: every write is fenced.
+    let mut word: CUstreamBatchMemOpParams = unsafe { zeroed() };
+    word.writeValue.operation = kind;
+    word.writeValue.address = to;
+    word
 }
 
 impl Default for Words {
