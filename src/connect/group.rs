@@ -21,6 +21,7 @@ use core::fmt;
 use std::format;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::vec::Vec;
@@ -161,6 +162,22 @@ pub struct Part {
     pub descriptors: Vec<OwnedFd>,
 }
 
+/// Which ranks of a group have ended. It may be asked while the group exchanges records.
+#[derive(Debug, Default)]
+pub struct Lives(
+    /// Readable once a rank has ended; none for the own rank.
+    Vec<Option<OwnedFd>>,
+);
+
+impl Lives {
+    /// Whether a rank's process has ended.
+    ///
+    /// *Cost*: one system call.
+    pub fn has_ended(&self, rank: usize) -> bool {
+        self.0[rank].as_ref().is_some_and(|life| is_readable(life.as_fd()))
+    }
+}
+
 /// Ranks that have come together.
 #[derive(Debug)]
 pub struct Group {
@@ -168,8 +185,7 @@ pub struct Group {
     ranks: usize,
     /// Of the hub: the other ranks in order. Of another rank: the hub.
     sockets: Vec<Socket>,
-    /// Readable once a rank has ended; none for the own rank.
-    lives: Vec<Option<OwnedFd>>,
+    lives: Arc<Lives>,
     round: u64,
     patience: Duration,
 }
@@ -194,9 +210,9 @@ impl Group {
             0 => accept_all(listener, &handle, ranks, until)?,
             _ => Vec::from([dial(&handle, &listener.trust, rank, until)?]),
         };
-        let lives = Vec::new();
+        let lives = Arc::default();
         let mut group = Group { rank, ranks, sockets, lives, round: 0, patience };
-        group.lives = group.exchange_lives()?;
+        group.lives = Arc::new(Lives(group.exchange_lives()?));
         Ok(group)
     }
 
@@ -210,11 +226,9 @@ impl Group {
         self.ranks
     }
 
-    /// Whether a rank's process has ended.
-    ///
-    /// *Cost*: one system call.
-    pub fn has_ended(&self, rank: usize) -> bool {
-        self.lives[rank].as_ref().is_some_and(|life| is_readable(life.as_fd()))
+    /// What tells which ranks have ended.
+    pub fn lives(&self) -> &Arc<Lives> {
+        &self.lives
     }
 
     /// The hub hands out what the kernel told it of each rank; a rank knows the hub by itself.

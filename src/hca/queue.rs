@@ -336,14 +336,15 @@ impl<'m> Queue<'m> {
         if self.failure.is_none() || !self.is_quiet() {
             return;
         }
-        self.ring();
-        if self.counts.produced == self.flushed {
-            return;
+        // pairs with the GPU's release before its doorbell
+        let announced = self.doorbell.load(Ordering::Acquire);
+        if announced != self.flushed {
+            self.counts.produced = self.counts.produced.max(announced);
         }
-        self.flushed = self.counts.produced;
+        self.flushed = announced;
         // a doorbell beyond the ring is garbage: there are no more entries than slots
-        let end = self.counts.produced.min(self.counts.completed + self.depth());
-        while self.counts.completed < end {
+        self.counts.produced = self.counts.produced.min(self.counts.completed + self.depth());
+        while self.counts.completed < self.counts.produced {
             self.publish();
         }
         self.counts.taken = self.counts.taken.max(self.counts.completed);

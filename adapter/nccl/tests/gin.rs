@@ -154,6 +154,33 @@ fn double(name: &CStr) -> *mut c_void {
     symbol
 }
 
+/// Sets one of the double's switches.
+fn switch(name: &CStr, on: bool) {
+    // SAFETY: the double's switches have this type.
+    let set: extern "C" fn(c_int) = unsafe { std::mem::transmute(double(name)) };
+    set(on.into());
+}
+
+/// What the double counts.
+#[derive(Copy, Clone)]
+enum Count {
+    KernelsEnded,
+    KernelsCopied,
+    Batches,
+}
+
+fn count(which: Count) -> u64 {
+    // SAFETY: the double's function of this name has this type.
+    let count: extern "C" fn(c_int) -> u64 =
+        unsafe { std::mem::transmute(double(c"double_count")) };
+    count(which as c_int)
+}
+
+/// Holds kernels as if all multiprocessors were busy.
+fn hold(held: bool) {
+    switch(c"double_hold", held);
+}
+
 fn double_alloc(bytes: usize) -> u64 {
     // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     let alloc: extern "C" fn(usize) -> *mut c_void =
@@ -294,6 +321,12 @@ impl Rank {
             assert_eq!(read::<u32>(keys + 4 * peer), key);
         }
         (address, key, memory)
+    }
+
+    /// Ends a window.
+    fn end(&self, memory: Pointer) {
+        // SAFETY: what the plugin has given, once.
+        assert_eq!(unsafe { gin_v11::dereg_mr_sym(self.coll, memory) }, 0);
     }
 
     fn has_failed(&self) -> bool {

@@ -375,6 +375,25 @@ fn doorbells_that_lie_harm_their_queue_alone() {
     });
 }
 
+/// After a doorbell of garbage the true one still counts: each entry that the GPU has posted on the
+/// failed queue is flushed.
+#[test]
+fn entries_are_flushed_by_true_doorbells_after_one_that_lied() {
+    with_bench(|bench| {
+        bench.gpu[MAIN].doorbell().store(u64::MAX, Ordering::Release);
+        assert_eq!(bench.step(MAIN), Step::Failed);
+        let nop = Work::Nop;
+        for index in 0..3 * DEPTH as u64 {
+            assert_eq!(bench.gpu[MAIN].post(&nop), index);
+            assert_eq!(bench.step(MAIN), Step::Failed);
+            let syndrome = if index == 0 { Syndrome::LocalLength } else { Syndrome::Flushed };
+            assert_eq!(bench.gpu[MAIN].poll(index), Some(Err(syndrome as u8)));
+        }
+        let counts = bench.executor.lanes()[MAIN].queue.counts();
+        assert_eq!(counts.completed, 3 * DEPTH as u64);
+    });
+}
+
 /// What may be in flight beside each other on one queue, in the words of the executor's table.
 fn may_be_beside(earlier: Class, later: Class) -> bool {
     match (earlier, later) {

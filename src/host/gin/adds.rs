@@ -8,6 +8,7 @@ extern crate std;
 
 use super::GinError;
 use super::flow::Pending;
+use crate::connect::group::Group;
 use crate::hca::ENTRY_BYTES;
 use crate::hca::completion::Syndrome;
 use crate::hca::outbox::{self, Block, Request, SLOTS};
@@ -18,7 +19,7 @@ use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedMapping, ViewMapping};
 use std::collections::VecDeque;
 use std::format;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec;
@@ -31,11 +32,11 @@ const MARKER: usize = WORDS_MAX * 8;
 
 /// The own file of requests and answers, before the ranks have exchanged theirs.
 #[derive(Debug)]
-pub struct Outbox(SharedMapping);
+struct Outbox(SharedMapping);
 
 impl Outbox {
     /// A file for a group of `ranks`, which they may read and not write.
-    pub fn new(ranks: usize) -> Result<Outbox, Errno> {
+    fn new(ranks: usize) -> Result<Outbox, Errno> {
         let mapping = SharedMapping::create(c"crosstie-adds", bytes(ranks))?;
         mapping.populate(0, bytes(ranks))?;
         match mapping.seal_writes() {
@@ -47,7 +48,7 @@ impl Outbox {
     }
 
     /// What the other ranks get.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
 }
@@ -97,6 +98,8 @@ pub struct Adds {
     /// Ranks whose counts made no sense, and which are not listened to any more.
     deaf: Vec<bool>,
     step: Step,
+    /// How many rounds have ended.
+    rounds: u64,
     sums: Vec<Sum>,
     issued: u64,
     words: Words,
@@ -106,16 +109,20 @@ pub struct Adds {
 }
 
 impl Adds {
-    /// Brings the outboxes of all ranks together; `files` are in the order of ranks.
-    pub fn new(
-        gpu: &Arc<Gpu>,
-        own: usize,
-        outbox: Outbox,
-        files: Vec<OwnedFd>,
-    ) -> Result<Adds, GinError> {
-        let ranks = files.len();
+    /// Every rank of the group gives the others its outbox. A collective call.
+    pub fn new(gpu: &Arc<Gpu>, group: &mut Group) -> Result<Adds, GinError> {
+        let (own, ranks) = (group.rank(), group.ranks());
+        let outbox = Outbox::new(ranks);
+        let descriptors: Vec<_> = outbox.iter().map(Outbox::fd).collect();
+        let parts = group.gather(&[], &descriptors)?;
+        let missing = parts.iter().position(|part| part.descriptors.is_empty());
+        let outbox = outbox?;
+        if let Some(rank) = missing {
+            return Err(GinError::Rank(rank));
+        }
+        let files = parts.into_iter().filter_map(|part| part.descriptors.into_iter().next());
         let mut mappings = Vec::new();
-        for (rank, fd) in files.into_iter().enumerate() {
+        for (rank, fd) in files.enumerate() {
             let view = (rank != own).then(|| ViewMapping::new(fd, bytes(ranks), bytes(ranks)));
             mappings.push(view.transpose()?);
         }
@@ -132,6 +139,7 @@ impl Adds {
             taken: vec![0; ranks],
             deaf: vec![false; ranks],
             step: Step::Idle,
+            rounds: 0,
             sums: Vec::with_capacity(ROUND),
             issued: 0,
             words: Words::new(),
@@ -199,9 +207,14 @@ impl Adds {
         core::mem::take(&mut asked.pending).into_iter().map(|(pending, _)| pending)
     }
 
-    /// Whether no word is being changed.
-    pub fn is_quiet(&self) -> bool {
-        self.step == Step::Idle
+    /// The number of the round that is under way, or comes next.
+    pub fn due(&self) -> u64 {
+        self.rounds
+    }
+
+    /// Whether the round `due` changes no word any more.
+    pub fn has_reached(&self, due: u64) -> bool {
+        self.rounds > due || self.step == Step::Idle
     }
 
     /// Goes on with a round, or begins one; `find` says where the word of a request lies. Whether
@@ -343,5 +356,6 @@ impl Adds {
         }
         self.sums.clear();
         self.step = Step::Idle;
+        self.rounds += 1;
     }
 }

@@ -2,14 +2,14 @@
 
 extern crate std;
 
-use super::adds::{Adds, Outbox};
+use super::adds::Adds;
 use super::context::{Config, Context};
 use super::engine::Times;
-use super::flow::{Flow, Pending};
+use super::flow::{Flow, Pending, Posted};
 use super::leaked::Leaked;
 use super::loopback::DETOUR_BYTES;
 use super::{GinError, engine, report};
-use crate::connect::group::{Group, HANDLE_BYTES, Listener, Part};
+use crate::connect::group::{Group, HANDLE_BYTES, Listener, Lives, Part};
 use crate::hca::completion::Syndrome;
 use crate::hca::entry::Address;
 use crate::hca::executor::{Action, Local, Operation, Step};
@@ -33,7 +33,7 @@ const REGIONS_MAX: usize = 1024;
 /// How long ranks wait for each other in a collective call.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long an end waits for copies under way.
-const QUIET_PATIENCE: Duration = Duration::from_secs(2);
+const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Most entries that a pass takes of one queue, so that others have their turn.
 const PASS_ENTRIES: usize = 128;
 
@@ -80,6 +80,7 @@ pub struct State {
 #[derive(Debug)]
 pub struct Comm {
     gpu: Arc<Gpu>,
+    lives: Arc<Lives>,
     group: Mutex<Group>,
     state: Mutex<State>,
     /// Calls of the user that wait for the state: the engine then leaves it alone.
@@ -115,7 +116,7 @@ impl Comm {
         let gpu = Arc::new(Gpu::of_thread(library)?);
         let mut group = Group::form(listener, first, rank, ranks, PATIENCE)?;
         let detour = detour(&gpu, &mut group)?;
-        let adds = adds(&gpu, &mut group)?;
+        let adds = Adds::new(&gpu, &mut group)?;
         // SAFETY: the owners are the last fields of the state, behind the keys that borrow.
         let (slots, slots_lent) = unsafe { Leaked::lend(vec![Slot::default(); REGIONS_MAX]) };
         // SAFETY: as above.
@@ -133,6 +134,7 @@ impl Comm {
         };
         Ok(Comm {
             gpu,
+            lives: group.lives().clone(),
             group: Mutex::new(group),
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
@@ -271,21 +273,20 @@ impl Comm {
             state.keys.deregister(key);
             state.regions[slot].take()
         };
-        if !self.wait_until_quiet() {
+        if !self.wait_for_posted() {
             log::say(Level::Warning, "gin: copies under way do not end; their memory stays mapped");
             core::mem::forget(region);
         }
     }
 
-    /// Waits until no copy is under way; whether that came.
-    fn wait_until_quiet(&self) -> bool {
-        let until = Instant::now() + QUIET_PATIENCE;
+    /// Waits for what is under way now, not for what is posted later; whether that ended.
+    fn wait_for_posted(&self) -> bool {
+        let until = Instant::now() + END_PATIENCE;
+        let (mut posted, round) = self.state().posted();
         loop {
-            if self.state().is_quiet() {
-                return true;
-            }
-            if Instant::now() >= until {
-                return false;
+            let ended = self.state().has_ended(&mut posted, round);
+            if ended || Instant::now() >= until {
+                return ended;
             }
             std::thread::sleep(engine::NAP);
         }
@@ -309,7 +310,7 @@ impl Comm {
         };
         let Some(context) = context else { return };
         let keys = context.keys();
-        if !self.wait_until_quiet() {
+        if !self.wait_for_posted() {
             self.state().flow.forget(number);
             core::mem::forget(context); // copies may still read its memory
         }
@@ -332,9 +333,8 @@ impl Comm {
 
     /// Looks for ranks that have ended; their queues fail.
     pub fn look_for_ends(&self) {
-        let Ok(group) = self.group.try_lock() else { return };
         for rank in 0..self.ranks {
-            if !group.has_ended(rank) {
+            if !self.lives.has_ended(rank) {
                 continue;
             }
             let mut state = self.state();
@@ -402,20 +402,6 @@ fn detour(gpu: &Arc<Gpu>, group: &mut Group) -> Result<Option<Import>, GinError>
         }
         Some(_) | None => Ok(None),
     }
-}
-
-/// Every rank gives the others its outbox.
-fn adds(gpu: &Arc<Gpu>, group: &mut Group) -> Result<Adds, GinError> {
-    let outbox = Outbox::new(group.ranks());
-    let descriptors: Vec<_> = outbox.iter().map(Outbox::fd).collect();
-    let parts = group.gather(&[], &descriptors)?;
-    let missing = parts.iter().position(|part| part.descriptors.is_empty());
-    let outbox = outbox?;
-    if let Some(rank) = missing {
-        return Err(GinError::Rank(rank));
-    }
-    let files = parts.into_iter().filter_map(|part| part.descriptors.into_iter().next());
-    Adds::new(gpu, group.rank(), outbox, files.collect())
 }
 
 /// Says what became of an operation, if its context still stands.
@@ -571,8 +557,12 @@ impl State {
         Some(Ok(()))
     }
 
-    fn is_quiet(&self) -> bool {
-        self.flow.is_quiet() && self.adds.is_quiet()
+    fn posted(&self) -> (Posted, u64) {
+        (self.flow.posted(), self.adds.due())
+    }
+
+    fn has_ended(&self, posted: &mut Posted, round: u64) -> bool {
+        self.flow.has_ended(posted) && self.adds.has_reached(round)
     }
 }
 

@@ -31,6 +31,14 @@ pub struct Pending {
     pub operation: Operation,
 }
 
+/// What was posted until some moment.
+#[derive(Debug)]
+pub struct Posted {
+    roads: Vec<u64>,
+    /// What stood in the loopback's line, until it is the own road's.
+    line: Option<u64>,
+}
+
 /// All copies of one communicator.
 #[derive(Debug)]
 pub struct Flow {
@@ -154,6 +162,22 @@ impl Flow {
     /// The next operation that has ended.
     pub fn ended(&mut self) -> Option<(Pending, Result<(), Syndrome>)> {
         self.roads.iter_mut().find_map(Road::ended).or_else(|| self.loopback.ended())
+    }
+
+    /// What was posted so far.
+    pub fn posted(&self) -> Posted {
+        let roads = self.roads.iter().map(Road::due).collect();
+        Posted { roads, line: Some(self.loopback.due()) }
+    }
+
+    /// Whether all of `posted` has ended, so that nothing of it touches memory any more.
+    pub fn has_ended(&self, posted: &mut Posted) -> bool {
+        if posted.line.is_some_and(|due| self.loopback.has_reached(due)) {
+            posted.line = None;
+            posted.roads[self.own] = self.roads[self.own].due();
+        }
+        let reached = |(road, due): (&Road, &u64)| road.has_reached(*due);
+        posted.line.is_none() && self.roads.iter().zip(&posted.roads).all(reached)
     }
 
     /// Whether nothing is under way.

@@ -118,6 +118,8 @@ pub struct Loopback {
     launcher: Launcher,
     detour: Detour,
     line: VecDeque<Entry>,
+    /// How many entries were ever done with.
+    acted: u64,
     ended: VecDeque<(Pending, Result<(), Syndrome>)>,
     now_ns: u64,
     /// An entry of the operation at the front was refused.
@@ -160,6 +162,7 @@ impl Loopback {
             launcher: Launcher::new(kernel.ok(), PATIENCE_NS),
             detour,
             line: VecDeque::with_capacity(PENDING),
+            acted: 0,
             ended: VecDeque::with_capacity(PENDING),
             now_ns: 0,
             failed: false,
@@ -225,6 +228,16 @@ impl Loopback {
         self.ended.pop_front()
     }
 
+    /// The number of the last entry so far.
+    pub fn due(&self) -> u64 {
+        self.acted + self.line.len() as u64
+    }
+
+    /// Whether all up to the number `due` is copied, or is the road's.
+    pub fn has_reached(&self, due: u64) -> bool {
+        self.acted >= due || self.line.is_empty()
+    }
+
     /// Whether nothing is under way or waits. A kernel that was taken back does not count: it
     /// touches no memory of the user's.
     pub fn is_quiet(&self) -> bool {
@@ -267,6 +280,7 @@ impl Loopback {
                 return;
             }
             self.line.pop_front();
+            self.acted += 1;
         }
     }
 

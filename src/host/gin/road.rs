@@ -153,7 +153,7 @@ impl Road {
 
     /// Notes an operation that ends with all that was posted so far.
     pub fn note(&mut self, pending: Pending) {
-        self.pending.push_back((self.issued + u64::from(self.posted), pending));
+        self.pending.push_back((self.due(), pending));
     }
 
     fn flush_words(&mut self, entered: &Entered<'_>) {
@@ -319,6 +319,16 @@ impl Road {
             false => Err(Syndrome::RemoteOperation),
         };
         self.pending.pop_front().map(|(_, pending)| (pending, outcome))
+    }
+
+    /// The number that stands for the last of what was posted so far.
+    pub fn due(&self) -> u64 {
+        self.issued + u64::from(self.posted)
+    }
+
+    /// Whether all up to the number `due` has ended; what the driver refused never does.
+    pub fn has_reached(&self, due: u64) -> bool {
+        self.issued >= due && self.reached() >= due.min(self.taken)
     }
 
     /// Whether no operation is under way, nor what was posted for one that is forgotten.

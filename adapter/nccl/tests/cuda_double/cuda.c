@@ -57,14 +57,19 @@ static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static int held;
 static uint64_t counts[3];
 
-/* As if all multiprocessors were busy, or not any more. */
 /* Whether copies between device addresses are refused. */
 static int refusing;
+EXPORT void double_refuse(int refuse) { __atomic_store_n(&refusing, refuse, __ATOMIC_SEQ_CST); }
+
 /* Whether the GPU has failed: what streams have is never done. */
 static int failed;
 EXPORT void double_fail(int fail) { __atomic_store_n(&failed, fail, __ATOMIC_SEQ_CST); }
-EXPORT void double_refuse(int refuse) { __atomic_store_n(&refusing, refuse, __ATOMIC_SEQ_CST); }
 
+/* Whether each stream keeps its last work until there is more. */
+static int delayed;
+EXPORT void double_delay(int delay) { __atomic_store_n(&delayed, delay, __ATOMIC_SEQ_CST); }
+
+/* As if all multiprocessors were busy, or not any more. */
 EXPORT void double_hold(int hold) {
     pthread_mutex_lock(&kernels);
     held = hold;
@@ -117,13 +122,24 @@ static void perform(const struct work *work) {
         __atomic_store_n((uint64_t *)work->to, work->value, __ATOMIC_RELEASE);
 }
 
+/* The work that is next, if any comes; the lock is held. */
+static struct work *next(struct stream *stream) {
+    while (!stream->first && !stream->end)
+        pthread_cond_wait(&stream->more, &stream->lock);
+    while (stream->first && !stream->first->next && !stream->end &&
+           __atomic_load_n(&delayed, __ATOMIC_SEQ_CST)) {
+        pthread_mutex_unlock(&stream->lock);
+        usleep(50);
+        pthread_mutex_lock(&stream->lock);
+    }
+    return stream->first;
+}
+
 static void *serve(void *of) {
     struct stream *stream = of;
     for (;;) {
         pthread_mutex_lock(&stream->lock);
-        while (!stream->first && !stream->end)
-            pthread_cond_wait(&stream->more, &stream->lock);
-        struct work *work = stream->first;
+        struct work *work = next(stream);
         if (work && !(stream->first = work->next))
             stream->last = &stream->first;
         pthread_mutex_unlock(&stream->lock);

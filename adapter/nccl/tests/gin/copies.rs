@@ -4,19 +4,6 @@
 use super::*;
 
 const BYTES: usize = 1 << 16;
-const BATCHES: i32 = 2;
-
-fn batches() -> u64 {
-    // SAFETY: the double's function of this name has this type.
-    let count: extern "C" fn(i32) -> u64 = unsafe { std::mem::transmute(double(c"double_count")) };
-    count(BATCHES)
-}
-
-fn refuse(refused: bool) {
-    // SAFETY: the double's function of this name has this type.
-    let refuse: extern "C" fn(i32) = unsafe { std::mem::transmute(double(c"double_refuse")) };
-    refuse(refused.into());
-}
 
 /// The next number of a sequence that looks random.
 fn next(state: &mut u64) -> usize {
@@ -92,7 +79,7 @@ fn puts_of_a_batch_keep_their_order_where_they_overlap() {
         wait_until("a flush", || queue.poll(told) == Some(Ok(())));
         wait_until("the peer's look", || read_by.load(Ordering::Acquire) == number);
     }
-    assert!(batches() > 20, "the driver got no batch");
+    assert!(count(Count::Batches) > 20, "the driver got no batch");
     rank.close(&[memory]);
 }
 
@@ -131,7 +118,6 @@ fn many_puts_keep_their_order_whether_kernels_start_or_not() {
         let name = "copies::many_puts_keep_their_order_whether_kernels_start_or_not";
         return all_succeed(start(name, 14, 2));
     }
-    use super::self_puts::{COPIED, hold, kernels};
     let rank = Rank::open();
     let (me, peer) = (rank.device.rank as u64, 1 - rank.device.rank);
     let (window, key, memory) = rank.window(4096 + BYTES);
@@ -145,7 +131,7 @@ fn many_puts_keep_their_order_whether_kernels_start_or_not() {
     let (mut sent, mut got) = (vec![0; 4096], vec![0; 4096]);
     let mut number = 0;
     // a kernel that was taken back is left out for a while
-    while number < 40 || (kernels(COPIED) == 0 && number < 100_000) {
+    while number < 40 || (count(Count::KernelsCopied) == 0 && number < 100_000) {
         number += 1;
         hold(number % 8 < 2);
         let last = many(&mut queue, key, &mut (number * 2 + me), &mut sent);
@@ -162,7 +148,7 @@ fn many_puts_keep_their_order_whether_kernels_start_or_not() {
         wait_until("the peer's look", || read_by.load(Ordering::Acquire) >= number);
     }
     hold(false);
-    assert!(kernels(COPIED) > 0, "no kernel has copied");
+    assert!(count(Count::KernelsCopied) > 0, "no kernel has copied");
     rank.close(&[memory]);
 }
 
@@ -200,13 +186,13 @@ fn copies_that_the_driver_refuses_are_error_completions() {
     };
     let good = queue.post(&put(64));
     wait_until("a good put", || queue.poll(good) == Some(Ok(())));
-    refuse(true);
+    switch(c"double_refuse", true);
     let first = queue.write(&put(128), 0);
     let second = queue.write(&put(256), 0);
     queue.ring();
     wait_until("an error", || queue.poll(first) == Some(Err(0x14)));
     wait_until("a flush", || queue.poll(second) == Some(Err(0x05)));
-    refuse(false);
+    switch(c"double_refuse", false);
     assert!(rank.has_failed());
     let mut own = rank.device.queue(rank.device.rank, false);
     let index = own.post(&Work::Nop);
@@ -223,19 +209,58 @@ fn a_gpu_that_has_failed_is_an_error_completion() {
         let name = "copies::a_gpu_that_has_failed_is_an_error_completion";
         return all_succeed(start(name, 14, 2));
     }
-    // SAFETY: the double's function of this name has this type.
-    let fail: extern "C" fn(i32) = unsafe { std::mem::transmute(double(c"double_fail")) };
     let rank = Rank::open();
     let (_, key, memory) = rank.window(BYTES);
     for peer in 0..2 {
         let mut queue = rank.device.queue(peer, false);
         let remote = Address { key, offset: 64 };
-        fail(1);
+        switch(c"double_fail", true);
         let index = queue.post(&Work::Write { remote, local: whole(key, 0, 64) });
         wait_until("an error", || queue.poll(index) == Some(Err(0x14)));
-        fail(0);
+        switch(c"double_fail", false);
     }
     assert!(rank.has_failed());
+    let (_, _, met) = rank.window(BYTES); // both ranks have come here
+    rank.close(&[memory, met]);
+}
+
+/// A window ends although puts that were posted later are under way, and others come without pause.
+#[test]
+fn a_window_ends_while_puts_of_others_go_on() {
+    if !is_child() {
+        let name = "copies::a_window_ends_while_puts_of_others_go_on";
+        for said in all_said(start(name, 14, 2)) {
+            assert!(!said.contains("copies under way do not end"), "{said}");
+        }
+        return;
+    }
+    let rank = Rank::open();
+    let (_, key, memory) = rank.window(BYTES);
+    for peer in 0..2 {
+        let (_, _, other) = rank.window(BYTES);
+        let mut queue = rank.device.queue(peer, false);
+        let remote = Address { key, offset: 64 };
+        let mut put = move || {
+            // all of one pass have one marker, which the double then keeps
+            switch(c"double_delay", queue.has_room());
+            wait_until("room in a queue", || queue.has_room());
+            queue.post(&Work::Write { remote, local: whole(key, 0, 64) });
+        };
+        let (posted, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while ended.load(Ordering::Relaxed) == 0 {
+                    put();
+                    posted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            wait_until("puts", || posted.load(Ordering::Relaxed) > 200);
+            rank.end(other);
+            ended.store(1, Ordering::Relaxed);
+        });
+        switch(c"double_delay", false);
+    }
+    assert!(!rank.has_failed());
     let (_, _, met) = rank.window(BYTES); // both ranks have come here
     rank.close(&[memory, met]);
 }

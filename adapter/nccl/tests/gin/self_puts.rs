@@ -2,28 +2,13 @@
 //! does in C what `copy.ptx` does, and holds kernels as if all multiprocessors were busy.
 
 use super::{
-    FakeQueue, Rank, all_said, all_succeed, build_driver, double, driver, is_child, own_file, read,
-    start, start_over, wait_until, whole,
+    Count, FakeQueue, Rank, all_said, all_succeed, build_driver, count, driver, hold, is_child,
+    own_file, read, start, start_over, wait_until, whole,
 };
 use crosstie::hca::entry::{Address, Segment, Work};
 use std::path::Path;
 
 const BYTES: usize = 3 << 20;
-/// What `double_count` counts.
-const ENDED: i32 = 0;
-pub const COPIED: i32 = 1;
-
-pub fn kernels(which: i32) -> u64 {
-    // SAFETY: the double's function of this name has this type.
-    let count: extern "C" fn(i32) -> u64 = unsafe { std::mem::transmute(double(c"double_count")) };
-    count(which)
-}
-
-pub fn hold(held: bool) {
-    // SAFETY: the double's function of this name has this type.
-    let hold: extern "C" fn(i32) = unsafe { std::mem::transmute(double(c"double_hold")) };
-    hold(held.into());
-}
 
 /// A rank with two windows of its own: one that it puts from, and one that it puts to.
 struct Own {
@@ -48,7 +33,7 @@ impl Own {
     fn with_kernel() -> Own {
         let own = Own::open();
         let first = own.first_kernels();
-        wait_until("the first launches", || kernels(ENDED) == first);
+        wait_until("the first launches", || count(Count::KernelsEnded) == first);
         own
     }
 
@@ -133,18 +118,18 @@ fn kernel_copies_whatever_its_length_and_place() {
     let mut own = Own::with_kernel();
     own.fill(1);
     let sizes = [(0, 0, 1), (16, 32, 128), (5, 3, 70_001), (64, 64, 1 << 20), (1, 2, BYTES - 2)];
-    for (count, (to, from, bytes)) in sizes.into_iter().enumerate() {
-        wait_until("an end", || kernels(ENDED) == count as u64 + own.first_kernels());
+    for (number, (to, from, bytes)) in sizes.into_iter().enumerate() {
+        wait_until("an end", || count(Count::KernelsEnded) == number as u64 + own.first_kernels());
         own.put(to, from, bytes);
         own.assert_target(to, 1, from, bytes);
-        assert_eq!(kernels(COPIED), count as u64 + 1);
+        assert_eq!(count(Count::KernelsCopied), number as u64 + 1);
     }
     // a value of no bytes; a segment of no bytes means 2 GiB, as on the adapter
     let remote = Address { key: own.to.1, offset: 0 };
     let index = own.queue.post(&Work::WriteInline { remote, data: [0; 28], bytes: 0 });
     own.wait(index);
     own.assert_target(1, 1, 2, BYTES - 2);
-    assert_eq!(kernels(COPIED), sizes.len() as u64);
+    assert_eq!(count(Count::KernelsCopied), sizes.len() as u64);
     own.close();
 }
 
@@ -164,13 +149,13 @@ fn kernel_that_does_not_start_copies_nothing_later() {
     own.assert_target(0, 2, 8, 8);
     own.fill(3);
     hold(false);
-    wait_until("the late kernel", || kernels(ENDED) == own.first_kernels() + 1);
+    wait_until("the late kernel", || count(Count::KernelsEnded) == own.first_kernels() + 1);
     own.assert_target(8, 2, 8, BYTES - 8);
-    assert_eq!(kernels(COPIED), 0);
+    assert_eq!(count(Count::KernelsCopied), 0);
     // kernels are tried again
     wait_until("a copy by the kernel", || {
         own.put(0, 0, BYTES);
-        kernels(COPIED) > 0
+        count(Count::KernelsCopied) > 0
     });
     own.assert_target(0, 3, 0, BYTES);
     own.close();
@@ -191,8 +176,8 @@ fn kernel_that_does_not_start_outlives_its_communicator() {
     let first = own.first_kernels();
     own.close();
     hold(false);
-    wait_until("the late kernel", || kernels(ENDED) == first + 1);
-    assert_eq!(kernels(COPIED), 0);
+    wait_until("the late kernel", || count(Count::KernelsEnded) == first + 1);
+    assert_eq!(count(Count::KernelsCopied), 0);
 }
 
 /// Puts of all sizes and values in between, over and over, while kernels start and do not: each
@@ -228,7 +213,7 @@ fn puts_of_one_queue_keep_their_order_whether_kernels_start_or_not() {
         }
     }
     hold(false);
-    assert!(kernels(COPIED) > 0);
+    assert!(count(Count::KernelsCopied) > 0);
     own.close();
 }
 
@@ -252,7 +237,7 @@ fn both_segments_and_reads_are_copied() {
         own.queue.post(&Work::Read { remote, local: whole(own.to.1, 0, BYTES - (1 << 20)) });
     own.wait(index);
     own.assert_target(0, 6, 1 << 20, BYTES - (1 << 20));
-    assert!(kernels(COPIED) > 0);
+    assert!(count(Count::KernelsCopied) > 0);
     own.close();
 }
 
@@ -286,6 +271,6 @@ fn without_a_kernel_puts_take_the_detour_and_a_line_says_why() {
     own.fill(7);
     own.put(3, 1, BYTES - 3);
     own.assert_target(3, 7, 1, BYTES - 3);
-    assert_eq!(kernels(ENDED), 0);
+    assert_eq!(count(Count::KernelsEnded), 0);
     own.close();
 }
