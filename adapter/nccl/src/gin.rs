@@ -16,7 +16,7 @@ use crosstie::host::gin::{self, Comm, Config, Engine, GinError, nic_of_nccl_gpu}
 use crosstie::host::settings;
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 /// `NCCL_NET_DEVICE_GIN_GDAKI`: device code writes mlx5's queue entries.
 pub const DEVICE_TYPE: c_int = 3;
@@ -88,37 +88,42 @@ fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<Str
     }
 }
 
-/// All ranks and those of this host, as launchers say them.
-const COUNTS: [[&str; 2]; 4] = [
-    ["WORLD_SIZE", "LOCAL_WORLD_SIZE"],
-    ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"],
-    ["PMI_SIZE", "MPI_LOCALNRANKS"],
-    ["SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"],
+/// All ranks and those of this host, or all hosts, as launchers say them. The launcher that stands
+/// first decides: it was started by those that come later.
+const COUNTS: [(&str, Option<&str>); 4] = [
+    ("WORLD_SIZE", Some("LOCAL_WORLD_SIZE")),
+    ("OMPI_COMM_WORLD_SIZE", Some("OMPI_COMM_WORLD_LOCAL_SIZE")),
+    ("PMI_SIZE", Some("MPI_LOCALNRANKS")),
+    ("SLURM_STEP_NUM_NODES", None),
 ];
 
 /// What says that the ranks run on several hosts, which the software HCA does not reach: NCCL then
 /// does without GIN from the start, where `connect` would fail later.
 fn several_hosts(variables: &Variables) -> Option<String> {
     let count = |name: &str| variables.text(name)?.trim().parse::<u64>().ok();
-    COUNTS.into_iter().find_map(|[all, here]| {
-        let (ranks, local) = (count(all)?, count(here)?);
-        (ranks > local)
-            .then(|| format!("the ranks run on several hosts: {all}={ranks}, {here}={local}"))
-    })
+    COUNTS.into_iter().find_map(|(all, here)| {
+        let (whole, own) = (count(all)?, here.map_or(Some(1), count)?);
+        let own_said = here.map_or(String::new(), |here| format!(", {here}={own}"));
+        Some(
+            (whole > own)
+                .then(|| format!("the ranks run on several hosts: {all}={whole}{own_said}")),
+        )
+    })?
 }
 
 /// How many devices a GIN table has: those of the net tables, or none.
 pub fn device_count(table: Table) -> usize {
+    const OFFER: &str = "GIN: software HCA, no NIC needed; one thread executes what kernels queue";
     static OFFERED: [OnceLock<bool>; 2] = [const { OnceLock::new() }; 2];
+    static REFUSED: Once = Once::new();
     let offered = *OFFERED[table as usize].get_or_init(|| {
         let why = refusal(table, settings::environment().gin, nccl_version())
             .or_else(|| Library::load().err().map(|error| error.to_string()));
-        log::info(&match &why {
-            None => {
-                "GIN: software HCA, no NIC needed; one thread executes what kernels queue".into()
-            }
-            Some(why) => format!("GIN: no devices ({why})"),
-        });
+        match &why {
+            None => log::info(OFFER),
+            // NCCL then asks the table of an older version, whose line would say the same
+            Some(why) => REFUSED.call_once(|| log::info(&format!("GIN: no devices ({why})"))),
+        }
         why.is_none()
     });
     if offered { net::device_count() } else { 0 }
@@ -236,5 +241,13 @@ mod tests {
         let one = variables(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]);
         assert_eq!(several_hosts(&one), None);
         assert_eq!(several_hosts(&variables(&[("WORLD_SIZE", "16")])), None);
+        let slurm = variables(&[("SLURM_NTASKS", "16"), ("SLURM_STEP_NUM_NODES", "2")]);
+        assert!(several_hosts(&slurm).is_some_and(|why| why.contains("SLURM_STEP_NUM_NODES=2")));
+        let one = variables(&[("SLURM_NTASKS", "8"), ("SLURM_STEP_NUM_NODES", "1")]);
+        assert_eq!(several_hosts(&one), None);
+        // mpirun on one host of an allocation of two
+        let inner = [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+        let outer = [("SLURM_STEP_NUM_NODES", "2")];
+        assert_eq!(several_hosts(&variables(&[&inner[..], &outer].concat())), None);
     }
 }
