@@ -59,8 +59,8 @@ fn messages_of_every_size_cross() {
     }
 }
 
-/// What the header and README say of messages that nobody receives yet: so many leave, and as many
-/// more are accepted as there are requests, then `Again`.
+/// What the header and doc/connecting.md say of messages without a receive: so many leave, then as
+/// many are accepted as there are requests, then `Again`.
 #[test]
 fn early_messages_are_24_over_tcp_and_48_through_shared_memory_and_then_the_requests() {
     let over_tcp = [(64, 24), (8192, 24), (8193, 8), (KEPT, 8), (KEPT + 1, 0)];

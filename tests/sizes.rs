@@ -350,33 +350,3 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
         assert_eq!(machine + regions + band + rail, options.bytes(), "{options:?}");
     }
 }
-
-#[test]
-fn every_variable_of_rdma_devices_is_in_their_document() {
-    let text = std::fs::read_to_string(root().join("doc/verbs.md")).unwrap();
-    for it in crosstie::provider::verbs::settings::VARIABLES {
-        let row = format!("| `{}` | {} | {} | {} |", it.name, it.default, it.unit, it.effect);
-        assert!(text.lines().any(|line| line == row), "doc/verbs.md lacks: {row}");
-    }
-}
-
-#[test]
-fn every_variable_of_libfabric_is_in_its_document() {
-    let text = std::fs::read_to_string(root().join("doc/libfabric.md")).unwrap();
-    for it in crosstie::provider::libfabric::settings::VARIABLES {
-        let row = format!("| `{}` | {} | {} | {} |", it.name, it.default, it.unit, it.effect);
-        assert!(text.lines().any(|line| line == row), "doc/libfabric.md lacks: {row}");
-    }
-}
-
-#[test]
-fn every_setting_is_in_the_readme() {
-    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
-    for setting in crosstie::host::settings::SETTINGS {
-        let named = |line: &str| {
-            let cell = line.strip_prefix('|').and_then(|rest| rest.split('|').next());
-            cell.is_some_and(|cell| cell.contains(&format!("`{}`", setting.name)))
-        };
-        assert!(text.lines().any(named), "{} is not in the table of README.md", setting.name);
-    }
-}

@@ -362,7 +362,7 @@ fn info_calls_no_device_available_that_an_open_refuses() {
     let text = info_with(&[]);
     assert!(line_of(&text, "host0").contains(" available; "));
     // which was said of host0 alone
-    let effect = "the rails that host0, shm0 and tcp0 may use: ";
+    let effect = "The rails that the devices host0, shm0 and tcp0 may use. ";
     assert!(line_of(&text, "CROSSTIE_RAILS").contains(effect), "{text}");
 }
 

@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::log::{Level, say_once};
-use super::settings::{Setting, all};
+use super::settings::names;
 use crate::memory::Variables;
 use std::format;
 use std::string::{String, ToString};
@@ -30,16 +30,16 @@ const NEAREST_MAX: usize = 5;
 
 /// What to say of a variable that looks like ours and is not.
 pub fn sentence(name: &str) -> Option<String> {
-    if !name.starts_with("CROSSTIE_") || all().any(|setting| setting.name == name) {
+    if !name.starts_with("CROSSTIE_") || names().any(|known| known == name) {
         return None;
     }
-    let far = |setting: &Setting| distance(setting.name, name);
-    let nearest = all().min_by_key(far).filter(|near| far(near) <= NEAREST_MAX);
+    let far = |known: &&str| distance(known, name);
+    let nearest = names().min_by_key(far).filter(|near| far(near) <= NEAREST_MAX);
     // who wrote only the beginning meant that one, however much is missing
     let begun = name.len() > "CROSSTIE_".len() + 2;
-    let whole = all().find(|setting| begun && setting.name.starts_with(name));
+    let whole = names().find(|known| begun && known.starts_with(name));
     let nearest = whole.or(nearest);
-    let hint = nearest.map(|near| format!("; the nearest is {}", near.name)).unwrap_or_default();
+    let hint = nearest.map(|near| format!("; the nearest is {near}")).unwrap_or_default();
     Some(format!("{name} is not a variable of crosstie{hint}"))
 }
 

@@ -1,4 +1,4 @@
-//! The `CROSSTIE_` variables: one table, applied at open.
+//! The `CROSSTIE_` variables: their names and values, applied at open.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -23,220 +23,44 @@ use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-/// One variable.
-#[derive(Copy, Clone, Debug)]
-pub struct Setting {
-    /// Its name in the environment.
-    pub name: &'static str,
-    /// What holds when it is not set.
-    pub default: &'static str,
-    /// What its number counts.
-    pub unit: &'static str,
-    /// What it does.
-    pub effect: &'static str,
+/// The names of all variables, those of RDMA ports and libfabric among them. What they mean is told
+/// by `crosstie info --all` and `doc/settings.md`.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let of_verbs = verbs::VARIABLES.iter().map(|variable| variable.name);
+    let of_libfabric = libfabric::VARIABLES.iter().map(|variable| variable.name);
+    NAMES.iter().copied().chain(of_verbs).chain(of_libfabric)
 }
 
-/// All variables, those of RDMA devices and libfabric among them.
-pub fn all() -> impl Iterator<Item = Setting> {
-    let of_verbs = verbs::VARIABLES.iter().map(|variable| {
-        let verbs::Variable { name, default, unit, effect, .. } = *variable;
-        Setting { name, default, unit, effect }
-    });
-    let of_libfabric = libfabric::VARIABLES.iter().map(|variable| {
-        let libfabric::Variable { name, default, unit, effect, .. } = *variable;
-        Setting { name, default, unit, effect }
-    });
-    SETTINGS.iter().copied().chain(of_verbs).chain(of_libfabric)
-}
-
-/// The variables but for those of RDMA devices and libfabric.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        name: "CROSSTIE_EAGER_BYTES",
-        default: "8192",
-        unit: "bytes",
-        effect: "longest message that is copied through the ring instead of read in place; over \
-            TCP one of sixteen times as many, at most 131072, or 32768 with threads, leaves before \
-            its receive was offered",
-    },
-    Setting {
-        name: "CROSSTIE_SEND_RING_BYTES",
-        default: "65536",
-        unit: "bytes, a power of two",
-        effect: "shared memory for messages, per connection and direction",
-    },
-    Setting {
-        name: "CROSSTIE_WRITE_RING_BYTES",
-        default: "32768",
-        unit: "bytes, a power of two",
-        effect: "shared memory for control and two-copy transfers, per connection and direction; \
-            from 262144 on they take the place of kernel copies",
-    },
-    Setting {
-        name: "CROSSTIE_HEAP_BYTES",
-        default: "68719476736",
-        unit: "bytes",
-        effect: "address space for xtie_memory_alloc; 0 for none",
-    },
-    Setting {
-        name: "CROSSTIE_KERNEL_COPY",
-        default: "1",
-        unit: "0 or 1",
-        effect: "read a peer's ordinary memory through the kernel where that is allowed",
-    },
-    Setting {
-        name: "CROSSTIE_GIN",
-        default: "1 where no mlx5 or EFA device is present, else 0",
-        unit: "0 or 1",
-        effect: "whether the NCCL plugin runs GPU-initiated operations without a NIC",
-    },
-    Setting {
-        name: "CROSSTIE_GIN_CPUS",
-        default: "those of the thread that connects",
-        unit: "numbers, with commas between them",
-        effect: "the CPUs that the thread of these operations runs on",
-    },
-    Setting {
-        name: "CROSSTIE_CONNECT_TIMEOUT_MS",
-        default: "10000",
-        unit: "milliseconds",
-        effect: "how long a connect may take",
-    },
-    Setting {
-        name: "CROSSTIE_SHM_DIR",
-        default: "/dev/shm",
-        unit: "path",
-        effect: "where side-band sockets lie that containers may share; 60 bytes at most",
-    },
-    Setting {
-        name: "CROSSTIE_RAILS",
-        default: "shm,verbs,libfabric,vendor,tcp",
-        unit: "names, with commas between them",
-        effect: "the rails that host0, shm0 and tcp0 may use: shm (peers of this host; all that \
-                 shm0 has), verbs (RDMA ports, with tcp as their reserve), libfabric (NICs that \
-                 it reaches, likewise; by default where there is no RDMA port), vendor (rails \
-                 that the program brings, likewise), tcp (all peers; all that tcp0 has); shm+tcp \
-                 is both, and with peers of this host that have it too both in one connection of \
-                 host0",
-    },
-    Setting {
-        name: "CROSSTIE_RAILS_REQUIRED",
-        default: "none",
-        unit: "names, with commas between them",
-        effect: "rails of which host0 must have one each, or it does not open: shm, verbs, \
-                 libfabric, vendor, tcp; by default what is not there is done without, over TCP",
-    },
-    Setting {
-        name: "CROSSTIE_SOCKET_IFNAME",
-        default: "every one with a carrier but loopback, docker and virbr",
-        unit: "prefixes, with commas between them; ^ in front excludes, = wants the whole name",
-        effect: "the interfaces between this host and others, both ways",
-    },
-    Setting {
-        name: "CROSSTIE_TCP_RAILS",
-        default: "one for each subnet that both hosts are in",
-        unit: "1 to 8",
-        effect: "TCP rails of each connection that this side makes, up to the smaller rails_max \
-                 of both sides: while one lives, no message is lost",
-    },
-    Setting {
-        name: "CROSSTIE_TCP_STREAMS",
-        default: "one more than CROSSTIE_TCP_THREADS",
-        unit: "1 to 6",
-        effect: "sockets of each connection over TCP that this side opens; where neither this nor \
-                 CROSSTIE_TCP_THREADS is set, one when a quarter of the descriptors that the \
-                 process may have are in use",
-    },
-    Setting {
-        name: "CROSSTIE_TCP_THREADS",
-        default: "0; in the NCCL plugin, where there are no ports, an eighth of the CPUs that it \
-                  may use, 3 at most, fewer with many ranks",
-        unit: "threads, 0 to 5, and fewer than CROSSTIE_TCP_STREAMS",
-        effect: "threads that move long messages over TCP; 0: the caller does",
-    },
-    Setting {
-        name: "CROSSTIE_TCP_THREAD_CPUS",
-        default: "those of the thread that opens",
-        unit: "numbers, with commas between them",
-        effect: "the CPUs that those threads run on",
-    },
-    Setting {
-        name: "CROSSTIE_SHM_THREADS",
-        default: "0; in the NCCL plugin an eighth of the CPUs that it may use, 4 at most, fewer \
-                  with many ranks",
-        unit: "threads, 0 to 7",
-        effect: "threads that copy long messages through shared memory where they are pushed, as \
-                 the NCCL plugin does; 0: the caller does",
-    },
-    Setting {
-        name: "CROSSTIE_KEY_FILE",
-        default: "none",
-        unit: "path",
-        effect: "a file with a key that every peer must have the same of, also on this host",
-    },
-    Setting {
-        name: "CROSSTIE_ALLOW_UIDS",
-        default: "none",
-        unit: "numbers, with commas between them",
-        effect: "without a key: users whose processes may be peers over shared memory, beside this \
-                 process's own user and root; both sides must allow the other's, root too",
-    },
-    Setting {
-        name: "CROSSTIE_PEER_TIMEOUT_MS",
-        default: "10000",
-        unit: "milliseconds",
-        effect: "how long a peer on another host may be silent before it counts as dead; five \
-                 eighths of it end a rail whose data nobody acknowledges",
-    },
-    Setting {
-        name: "CROSSTIE_STALL_MS",
-        default: "10000",
-        unit: "milliseconds",
-        effect: "how old a request must be to be reported as stalled, once; 0: never",
-    },
-    Setting {
-        name: "CROSSTIE_CHECKSUM",
-        default: "0",
-        unit: "0 or 1",
-        effect: "1: each frame and payload over TCP has a CRC-32C, with peers that can check \
-                 it; one that differs fails its rail",
-    },
-    Setting {
-        name: "CROSSTIE_NODE_ID",
-        default: "from the boot id",
-        unit: "up to 16 hexadecimal digits",
-        effect: "this host's number: processes with the same number are peers of one host",
-    },
-    Setting {
-        name: "CROSSTIE_LOG",
-        default: "warning",
-        unit: "error, warning or info",
-        effect: "what is written to standard error when no log callback is set",
-    },
-    Setting {
-        name: "CROSSTIE_RANK",
-        default: "the launcher's",
-        unit: "number",
-        effect: "of `crosstie perf` and the examples: which of the processes this one is",
-    },
-    Setting {
-        name: "CROSSTIE_SIZE",
-        default: "the launcher's",
-        unit: "processes",
-        effect: "of `crosstie perf` and the examples: how many processes there are",
-    },
-    Setting {
-        name: "CROSSTIE_LOCAL_RANK",
-        default: "the launcher's",
-        unit: "number",
-        effect: "of `crosstie perf` and the examples: which of the processes of its host",
-    },
-    Setting {
-        name: "CROSSTIE_RENDEZVOUS",
-        default: "the launcher's",
-        unit: "host:port",
-        effect: "of `crosstie perf` and the examples: where rank 0 waits for the others",
-    },
+/// The names of all others.
+const NAMES: &[&str] = &[
+    "CROSSTIE_EAGER_BYTES",
+    "CROSSTIE_SEND_RING_BYTES",
+    "CROSSTIE_WRITE_RING_BYTES",
+    "CROSSTIE_HEAP_BYTES",
+    "CROSSTIE_KERNEL_COPY",
+    "CROSSTIE_GIN",
+    "CROSSTIE_GIN_CPUS",
+    "CROSSTIE_CONNECT_TIMEOUT_MS",
+    "CROSSTIE_SHM_DIR",
+    "CROSSTIE_RAILS",
+    "CROSSTIE_RAILS_REQUIRED",
+    "CROSSTIE_SOCKET_IFNAME",
+    "CROSSTIE_TCP_RAILS",
+    "CROSSTIE_TCP_STREAMS",
+    "CROSSTIE_TCP_THREADS",
+    "CROSSTIE_TCP_THREAD_CPUS",
+    "CROSSTIE_SHM_THREADS",
+    "CROSSTIE_KEY_FILE",
+    "CROSSTIE_ALLOW_UIDS",
+    "CROSSTIE_PEER_TIMEOUT_MS",
+    "CROSSTIE_STALL_MS",
+    "CROSSTIE_CHECKSUM",
+    "CROSSTIE_NODE_ID",
+    "CROSSTIE_LOG",
+    "CROSSTIE_RANK",
+    "CROSSTIE_SIZE",
+    "CROSSTIE_LOCAL_RANK",
+    "CROSSTIE_RENDEZVOUS",
 ];
 
 /// Names the rails that must be there.

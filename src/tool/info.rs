@@ -10,6 +10,7 @@ use super::libfabric;
 use super::network;
 use super::rdma;
 use super::screen;
+use super::settings::{self, Setting};
 use super::text::bytes_long;
 use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
@@ -18,7 +19,7 @@ use crate::host::device::{DEVICES, Rails, properties};
 use crate::host::log::{self, Level};
 use crate::host::mistyped;
 use crate::host::owned::Owned;
-use crate::host::settings::{self, environment};
+use crate::host::settings::{environment, wrong};
 use crate::host::{DeviceKind, Options};
 use crate::memory::Variables;
 use crate::memory::{heap, kernel_copy, probe, wake};
@@ -240,7 +241,7 @@ fn ignored(name: &str) -> Option<String> {
 
 /// Why a variable's value cannot be meant.
 fn refused(name: &str) -> Option<String> {
-    let wrong = settings::wrong().into_iter().find(|it| it.name == name)?;
+    let wrong = wrong().into_iter().find(|it| it.name == name)?;
     Some(format!("refused: {}; no endpoint opens until that is corrected", wrong.why))
 }
 
@@ -412,13 +413,14 @@ fn variables() -> Section {
         if let Some(sentence) = mistyped::sentence(&name) {
             lines.push(line(&name, format!("unknown: {sentence}")));
         } else if let Some(setting) = settings::all().find(|setting| setting.name == name) {
+            let effect = Setting::plain(setting.effect);
             let text = match (refused(&name).or_else(|| ignored(&name)), capped(&name)) {
                 (Some(why), _) => format!("set to {value}, and {why}"),
                 (None, Some(how)) => format!("set to {value}, and capped: {how}"),
                 (None, None) if value.trim().is_empty() => {
-                    format!("set to nothing: {}", setting.effect)
+                    format!("set to nothing: {effect}")
                 }
-                (None, None) => format!("set to {value}: {}", setting.effect),
+                (None, None) => format!("set to {value}: {effect}"),
             };
             lines.push(line(&name, text));
         }
@@ -426,9 +428,9 @@ fn variables() -> Section {
     lines.sort_by(|a, b| a.name.cmp(&b.name));
     for setting in settings::all() {
         if !lines.iter().any(|line| line.name == setting.name) {
-            let text =
-                format!("default {} ({}): {}", setting.default, setting.unit, setting.effect);
-            lines.push(line(setting.name, text));
+            let Setting { name, default, values, effect } = setting;
+            let text = format!("default {default} ({values}): {effect}");
+            lines.push(line(name, Setting::plain(&text)));
         }
     }
     Section { name: "variables", lines }

@@ -21,6 +21,7 @@ mod rdma;
 pub mod rendezvous;
 pub mod report;
 mod screen;
+pub mod settings;
 #[allow(unsafe_code)] // its memory.rs alone
 pub mod sim;
 mod table;

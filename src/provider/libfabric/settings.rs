@@ -49,12 +49,6 @@ impl Settings {
 pub struct Variable {
     /// Its name in the environment.
     pub name: &'static str,
-    /// What holds when it is not set.
-    pub default: &'static str,
-    /// What it is made of.
-    pub unit: &'static str,
-    /// What it does.
-    pub effect: &'static str,
     set: fn(&mut Settings, &CStr) -> Result<(), String>,
 }
 
@@ -62,11 +56,6 @@ pub struct Variable {
 pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "CROSSTIE_OFI_PROVIDER",
-        default: "that of the NIC (efa, cxi, psm3), if there is one and no RDMA port",
-        unit: "name, as `crosstie info --all` has it; `tcp` is `net` where `net` is there",
-        effect: "the libfabric provider whose domains are rails beside tcp; also one of no NIC, \
-                 such as tcp;ofi_rxm, for trials; tcp@msg: its connected endpoints, although \
-                 there are shared ones",
         set: |settings, text| {
             settings.provider = Some(text.into());
             Ok(())
@@ -74,10 +63,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_OFI_DOMAINS",
-        default: "all of the provider but lo and docker",
-        unit: "names, with commas between them",
-        effect: "the domains (NICs, interfaces) of libfabric that are rails, in this order; one \
-                 may be named twice",
         set: |settings, text| {
             let names = text.to_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
             let names = names.filter(|name| !name.is_empty());
@@ -87,9 +72,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_OFI_LIBRARY",
-        default: "libfabric.so.1",
-        unit: "file or path",
-        effect: "the libfabric that is loaded",
         set: |settings, text| {
             settings.library = Some(text.into());
             Ok(())
@@ -97,10 +79,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_OFI_SILENCE_MS",
-        default: "five eighths of CROSSTIE_PEER_TIMEOUT_MS with connected endpoints, else 0",
-        unit: "milliseconds, 0 (for ever) or 100 to 86400000",
-        effect: "how long nothing that was sent on a rail of libfabric may end, although the \
-                 peer's program polls, before that rail is given up",
         set: |settings, text| {
             let number = text.to_str().ok().and_then(|text| text.parse().ok());
             match number {

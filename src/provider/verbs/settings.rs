@@ -143,12 +143,6 @@ impl Settings {
 pub struct Variable {
     /// Its name in the environment.
     pub name: &'static str,
-    /// What holds when it is not set.
-    pub default: &'static str,
-    /// What it may be.
-    pub unit: &'static str,
-    /// What it does.
-    pub effect: &'static str,
     /// Takes a value over, or says why it cannot be one.
     set: fn(&mut Settings, &str) -> Result<(), String>,
 }
@@ -164,17 +158,10 @@ const RETRIES: RangeInclusive<i64> = 0..=7;
 pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "CROSSTIE_IB_DISABLE",
-        default: "0",
-        unit: "0 or 1",
-        effect: "use no RDMA device",
         set: |settings, text| flag(text).map(|on| settings.disabled = on),
     },
     Variable {
         name: "CROSSTIE_IB_HCA",
-        default: "every port that works",
-        unit: "prefixes with :port or without (:port:rail:plane for NCCL to know), with commas \
-               between them; ^ in front excludes, = wants the whole name",
-        effect: "the ports that are used",
         set: |settings, text| {
             // what is not understood must not become all devices
             settings.hca = HcaChoice::NONE;
@@ -184,10 +171,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_GID_INDEX",
-        default: "-1: of those that the three below allow, the first that is an address of this \
-                  network namespace",
-        unit: "-1 to 255",
-        effect: "on RoCE, the place of the GID that is used",
         set: |settings, text| {
             let index = number(text, -1..=255)?;
             settings.gid.index = u8::try_from(index).ok();
@@ -196,9 +179,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_ADDR_FAMILY",
-        default: "AF_INET, and AF_INET6 where a port has no such GID",
-        unit: "AF_INET or AF_INET6",
-        effect: "on RoCE, of which family the GID is",
         set: |settings, text| {
             settings.gid.family = Some(family(text)?);
             Ok(())
@@ -206,9 +186,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_ADDR_RANGE",
-        default: "all but those of one link",
-        unit: "address/bits",
-        effect: "on RoCE, the range of addresses that the GID is in",
         set: |settings, text| {
             let why = "it is not an address, / and the bits of a prefix";
             settings.gid.range = Some(Range::parse(text).ok_or(why)?);
@@ -217,9 +194,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_ROCE_VERSION_NUM",
-        default: "2",
-        unit: "1 or 2",
-        effect: "on RoCE, the version that the GID is of",
         set: |settings, text| {
             let first = number(text, 1..=2)? == 1;
             settings.gid.kind = if first { GidKind::RoceV1 } else { GidKind::RoceV2 };
@@ -228,37 +202,22 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_TIMEOUT",
-        default: "20",
-        unit: "1 to 31: 4.096 us times two to this power",
-        effect: "how long a packet is unanswered before it is sent again",
         set: |settings, text| number(text, TIMEOUT).map(|n| settings.timeout = n as u8),
     },
     Variable {
         name: "CROSSTIE_IB_RETRY_CNT",
-        default: "7",
-        unit: "0 to 7",
-        effect: "how often a packet is sent again before the rail fails",
         set: |settings, text| number(text, RETRIES).map(|n| settings.retries = n as u8),
     },
     Variable {
         name: "CROSSTIE_IB_RNR_RETRY",
-        default: "0",
-        unit: "0 to 7: for ever",
-        effect: "how often a message is sent again that finds no receive, which never happens",
         set: |settings, text| number(text, RETRIES).map(|n| settings.receiver_retries = n as u8),
     },
     Variable {
         name: "CROSSTIE_IB_PKEY",
-        default: "0",
-        unit: "index",
-        effect: "place of the partition key in the port's table",
         set: |settings, text| number(text, 0..=65535).map(|n| settings.pkey_index = n as u16),
     },
     Variable {
         name: "CROSSTIE_IB_SL",
-        default: "-1: 0",
-        unit: "-1 to 15",
-        effect: "service level",
         set: |settings, text| {
             settings.service_level =
                 u8::try_from(number(text, -1..=i64::from(SERVICE_LEVEL_MAX))?).ok();
@@ -267,9 +226,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_TC",
-        default: "-1: 0",
-        unit: "-1 to 255; on RoCE four times the DSCP",
-        effect: "traffic class",
         set: |settings, text| {
             settings.traffic_class = u8::try_from(number(text, -1..=255)?).ok();
             Ok(())
@@ -277,16 +233,10 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_ECE_ENABLE",
-        default: "1",
-        unit: "0 or 1",
-        effect: "agree upon vendors' extensions when connections are made",
         set: |settings, text| flag(text).map(|on| settings.ece = on),
     },
     Variable {
         name: "CROSSTIE_IB_PCI_RELAXED_ORDERING",
-        default: "2: where the device can",
-        unit: "0, 1 or 2",
-        effect: "let devices write data, but not control words, out of order",
         set: |settings, text| {
             let mode = number(text, 0..=2)?;
             settings.relaxed_ordering = (mode != 2).then_some(mode == 1);
@@ -295,10 +245,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_ADAPTIVE_ROUTING",
-        default: "-2: on InfiniBand, and not on RoCE",
-        unit: "-2, 0 or 1",
-        effect: "packets may take several ways: send data so, and then the word of it, and wait \
-                 for the end of each control word before the next",
         set: |settings, text| {
             settings.adaptive_routing = match number(text, -2..=1)? {
                 -2 => None,
@@ -311,25 +257,16 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_AR_THRESHOLD",
-        default: "8192",
-        unit: "bytes",
-        effect: "longest data that goes with its word all the same",
         set: |settings, text| {
             number(text, 0..=i64::MAX).map(|n| settings.plain_bytes_max = n as u64)
         },
     },
     Variable {
         name: "CROSSTIE_IB_EXTENDED_POST",
-        default: "0",
-        unit: "0 or 1",
-        effect: "post by `ibv_wr_...` where library and driver have it, not by `ibv_post_send`",
         set: |settings, text| flag(text).map(|on| settings.extended_post = on),
     },
     Variable {
         name: "CROSSTIE_IB_QPS_PER_CONNECTION",
-        default: "1",
-        unit: "1 to 128, as far as there are rails",
-        effect: "queue pairs of each connection and port, over which data is cut",
         set: |settings, text| {
             let most = i64::from(QUEUE_PAIRS_MAX);
             number(text, 1..=most).map(|n| settings.queue_pairs = n as u16)
@@ -337,9 +274,6 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_MERGE_VFS",
-        default: "1",
-        unit: "0 or 1",
-        effect: "take the virtual functions of a card for that card",
         set: |settings, text| flag(text).map(|on| settings.merge_vfs = on),
     },
 ];

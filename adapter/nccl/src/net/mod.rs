@@ -259,8 +259,7 @@ fn told(device: &Device, its: &Environment) -> String {
         its.peer_timeout.0 / 1_000_000,
         its.stall.0 / 1_000_000,
     );
-    let ours = settings::all().map(|setting| setting.name);
-    let names = ours.chain([device::NCCL_CHOICE, device::NCCL_FAMILY, NCCL_STAYS]);
+    let names = settings::names().chain([device::NCCL_CHOICE, device::NCCL_FAMILY, NCCL_STAYS]);
     let set: Vec<String> = names
         .filter_map(|name| {
             Variables::of_process().text(name).map(|value| format!("{name}={value}"))

@@ -86,7 +86,7 @@ fn is_newer_than_sources(binary: &Path) -> bool {
     changed(binary).is_some_and(|built| Some(built) > latest)
 }
 
-/// The harness with the plugin inside, linked as the README says.
+/// The harness with the plugin inside, linked as doc/linking.md says.
 pub fn harness_with_plugin() -> PathBuf {
     let binary = own_file("nccl-harness-static");
     let archive = std::env::current_exe().unwrap().with_file_name("libcrosstie_nccl.a");
