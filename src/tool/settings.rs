@@ -387,12 +387,6 @@ pub const DEBUG: Group = Group {
             "How often a packet is sent again before the rail fails.",
         ),
         of(
-            "CROSSTIE_IB_RNR_RETRY",
-            "0",
-            "0 to 7 (for ever)",
-            "How often a message is sent again that finds no receive, which never happens.",
-        ),
-        of(
             "CROSSTIE_IB_ECE_ENABLE",
             "1",
             SWITCH,
