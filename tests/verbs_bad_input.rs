@@ -18,7 +18,7 @@ use crosstie::provider::verbs::pair::devices;
 use crosstie::provider::verbs::ports::{Device, NodeType, Port, PortState};
 use crosstie::provider::verbs::settings::Settings;
 use crosstie::provider::verbs::speed::correct;
-use crosstie::provider::verbs::{Config, Limits, PathConfig, Verbs, bytes, dmabuf_refusal};
+use crosstie::provider::verbs::{Config, Limits, Verbs, bytes, dmabuf_refusal};
 use crosstie::wire::queue_pair::QueuePairHello;
 use std::net::IpAddr;
 use std::path::Path;
@@ -53,7 +53,6 @@ fn storyteller() {
         "list" => println!("{:?}", devices()),
         "prepare" => prepare(),
         "join" => join(&|_| {}),
-        "join patiently" => join_as(&patient(), &|_| {}),
         "join a smaller one" => join(&|hello| hello.mtu_bytes = 1024),
         "join another kind" => join(&|hello| hello.link_layer = 1),
         "join the other family" => join(&|hello| {
@@ -107,20 +106,9 @@ fn prepare() {
     });
 }
 
-/// One that waits for receives.
-fn patient() -> Config<'static> {
-    let config = config("fake0");
-    let path = PathConfig { receiver_retries: 3, ..config.path };
-    Config { path, ..config }
-}
-
 /// Joins a queue pair to itself, as if its hello had said something else.
 fn join(change: &dyn Fn(&mut QueuePairHello)) {
-    join_as(&config("fake0"), change);
-}
-
-fn join_as(config: &Config, change: &dyn Fn(&mut QueuePairHello)) {
-    with_rail(config, |rail| {
+    with_rail(&config("fake0"), |rail| {
         let mut hello = rail.peer_prepare(PeerIndex(0), RailGeneration(1), 7).expect("prepared");
         change(&mut hello);
         assert_eq!(rail.packets(PeerIndex(0)), None, "before the other end has told its own");
@@ -360,7 +348,6 @@ fn packets_are_as_long_as_the_smaller_end_takes() {
 #[test]
 fn receive_that_is_missing_is_waited_for_only_by_who_asks_for_it() {
     tells("join", "", "timer 1\nrnr_retry 0");
-    tells("join patiently", "", "timer 12\nrnr_retry 3");
 }
 
 #[test]

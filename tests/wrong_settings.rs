@@ -135,7 +135,6 @@ const WRONG: &[(&str, &[&str], &str)] = &[
     ("CROSSTIE_IB_ROCE_VERSION_NUM", &["3"], "from 1 to 2"),
     ("CROSSTIE_IB_TIMEOUT", &["0", "32", "99999999999999999999"], "from 1 to 31"),
     ("CROSSTIE_IB_RETRY_CNT", &["8"], "from 0 to 7"),
-    ("CROSSTIE_IB_RNR_RETRY", &["8"], "from 0 to 7"),
     ("CROSSTIE_IB_PKEY", &["65536"], "from 0 to 65535"),
     ("CROSSTIE_IB_SL", &["16"], "from -1 to 15"),
     ("CROSSTIE_IB_TC", &["256"], "from -1 to 255"),

@@ -306,7 +306,6 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         path: PathConfig {
             timeout: settings.timeout,
             retries: settings.retries,
-            receiver_retries: settings.receiver_retries,
             pkey_index: settings.pkey_index,
             service_level: settings.service_level.unwrap_or(0),
             traffic_class: settings.traffic_class.unwrap_or(0),

@@ -75,9 +75,9 @@ const RAILS: Group = Group {
              host, `tcp` all peers. `verbs` (RDMA ports), `libfabric` (NICs) and `vendor` (rails \
              that the program brings) have `tcp` as their backup, also where it is not named. \
              When this variable is not set, `libfabric` serves only NICs that nothing else \
-             reaches. shm0 does not open without `shm`, nor tcp0 without `tcp`. `shm+tcp` puts both into each connection \
-             of host0 with a peer of this host that has this setting too: rail 0 is shared \
-             memory, the others are TCP (`rails_max` of 2 or more).",
+             reaches. shm0 does not open without `shm`, nor tcp0 without `tcp`. `shm+tcp` puts \
+             both into each connection of host0 with a peer of this host that has this setting \
+             too: rail 0 is shared memory, the others are TCP (`rails_max` of 2 or more).",
         ),
         of(
             "CROSSTIE_RAILS_REQUIRED",
@@ -90,7 +90,8 @@ const RAILS: Group = Group {
         of(
             "CROSSTIE_SOCKET_IFNAME",
             "every interface with a carrier but loopback, docker and virbr; without a carrier, if \
-             there is no other. In the NCCL plugin, beside an RDMA port, the interface of that port",
+             there is no other. In the NCCL plugin, beside an RDMA port, the interface of that \
+             port",
             "prefixes, with commas between them; `^` in front excludes all, `=` wants whole names",
             "The interfaces by which other hosts reach this host. When it is set, this host \
              connects to others by these alone. A labelled address (`eth0:hsn`) belongs to its \
@@ -384,12 +385,6 @@ pub const DEBUG: Group = Group {
             "7",
             "0 to 7",
             "How often a packet is sent again before the rail fails.",
-        ),
-        of(
-            "CROSSTIE_IB_RNR_RETRY",
-            "0",
-            "0 to 7 (for ever)",
-            "How often a message is sent again that finds no receive, which never happens.",
         ),
         of(
             "CROSSTIE_IB_ECE_ENABLE",

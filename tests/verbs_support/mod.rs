@@ -17,14 +17,8 @@ use crosstie::provider::verbs::{Config, Limits, PathConfig, Verbs};
 use std::time::Duration;
 
 /// An eighth of a second until a packet is sent again: emulated devices are slow.
-pub const PATH: PathConfig = PathConfig {
-    timeout: 15,
-    retries: 7,
-    receiver_retries: 0,
-    pkey_index: 0,
-    service_level: 0,
-    traffic_class: 0,
-};
+pub const PATH: PathConfig =
+    PathConfig { timeout: 15, retries: 7, pkey_index: 0, service_level: 0, traffic_class: 0 };
 pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
 /// How long what must come is waited for. Emulated devices work between polls.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,9 +11,8 @@
 //! - **Flow control is the transport's**: [`RECEIVES`] receives of each peer are posted before its
 //!   queue pair can receive, and each is posted again when its message is released, or its word
 //!   reported; a few of them wait for others, and for a poll that finds nothing. A queue pair
-//!   does not retry where the peer has no receive (`rnr_retry` is 0, unless
-//!   [`PathConfig::receiver_retries`] is more): that would hide a broken credit, so it breaks the
-//!   connection.
+//!   does not retry where the peer has no receive (`rnr_retry` is 0): that would
+//!   hide a broken credit, so it breaks the connection.
 //! - **Order** is the queue pair's; what follows a read or an add on it waits for that (a fence bit
 //!   of the request), which the queue pair alone would not do. Where the network sends its packets
 //!   by several ways, writes are placed as they come, and only sends and words keep their turn: no
@@ -102,9 +101,6 @@ pub struct PathConfig {
     pub timeout: u8,
     /// How often it is sent again, 7 at most.
     pub retries: u8,
-    /// How often a message that finds no receive is sent again; 7: for ever. Credits see to it that
-    /// there is one, and 0 that it is noticed where they do not.
-    pub receiver_retries: u8,
     /// Partition, by index into the port's table.
     pub pkey_index: u16,
     /// Service level.
@@ -114,12 +110,9 @@ pub struct PathConfig {
 }
 
 impl Default for PathConfig {
-    /// NCCL's values, but for a receive that is missing, which NCCL waits for.
+    /// NCCL's values.
     fn default() -> PathConfig {
-        let (receiver_retries, pkey_index) = (0, 0);
-        let (service_level, traffic_class) = (0, 0);
-        let (timeout, retries) = (20, 7);
-        PathConfig { timeout, retries, receiver_retries, pkey_index, service_level, traffic_class }
+        PathConfig { timeout: 20, retries: 7, pkey_index: 0, service_level: 0, traffic_class: 0 }
     }
 }
 

@@ -21,8 +21,9 @@ use core::mem::{ManuallyDrop, zeroed};
 const INLINE_BYTES: [u32; 4] = [220, 96, 64, 0];
 /// How long a peer would wait that found no receive: the shortest there is, since it never does.
 const RNR_TIMER: u8 = 1;
-/// The same where it does: 0.64 ms (InfiniBand specification 1, table 45).
-const RNR_PAUSE: u8 = 12;
+/// How often a message that finds no receive is sent again. Credits see to it that there is one;
+/// where they do not, waiting would hide the error (NCCL waits for ever).
+const RNR_RETRIES: u8 = 0;
 /// Most routers on the way, as on the internet.
 const HOPS_MAX: u8 = 255;
 /// What is posted on every queue pair.
@@ -227,7 +228,7 @@ impl Verbs<'_> {
         attr.dest_qp_num = other.number;
         attr.rq_psn = other.first_packet;
         attr.max_dest_rd_atomic = self.answers_max;
-        attr.min_rnr_timer = if self.path.receiver_retries == 0 { RNR_TIMER } else { RNR_PAUSE };
+        attr.min_rnr_timer = RNR_TIMER;
         attr.ah_attr = self.way_to(gid, other.lid);
         let mask = n::QP_STATE
             | n::QP_AV
@@ -245,7 +246,7 @@ impl Verbs<'_> {
         attr.qp_state = n::QPS_RTS;
         attr.timeout = self.path.timeout;
         attr.retry_cnt = self.path.retries.min(self.retries_max());
-        attr.rnr_retry = self.path.receiver_retries;
+        attr.rnr_retry = RNR_RETRIES;
         attr.sq_psn = self.peers[index].first_packet;
         attr.max_rd_atomic = self.reads_max.min(other.reads_max as u8);
         let mask = n::QP_STATE

@@ -31,8 +31,6 @@ pub struct Settings {
     pub timeout: u8,
     /// How often it is sent again.
     pub retries: u8,
-    /// How often a message that finds no receive posted is sent again; 7: for ever.
-    pub receiver_retries: u8,
     /// Place of the partition key in the port's table.
     pub pkey_index: u16,
     /// Service level; `None`: the device's own choice, 0.
@@ -70,7 +68,6 @@ impl Default for Settings {
             gid: GidRule::DEFAULT,
             timeout: 20,
             retries: 7,
-            receiver_retries: 0,
             pkey_index: 0,
             service_level: None,
             traffic_class: None,
@@ -207,10 +204,6 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "CROSSTIE_IB_RETRY_CNT",
         set: |settings, text| number(text, RETRIES).map(|n| settings.retries = n as u8),
-    },
-    Variable {
-        name: "CROSSTIE_IB_RNR_RETRY",
-        set: |settings, text| number(text, RETRIES).map(|n| settings.receiver_retries = n as u8),
     },
     Variable {
         name: "CROSSTIE_IB_PKEY",
@@ -483,7 +476,6 @@ mod tests {
         expect("CROSSTIE_IB_ROCE_VERSION_NUM", "1", |s| s.gid.kind = GidKind::RoceV1);
         expect("CROSSTIE_IB_TIMEOUT", "0x12", |s| s.timeout = 18);
         expect("CROSSTIE_IB_RETRY_CNT", "0", |s| s.retries = 0);
-        expect("CROSSTIE_IB_RNR_RETRY", "7", |s| s.receiver_retries = 7);
         expect("CROSSTIE_IB_PKEY", "5", |s| s.pkey_index = 5);
         expect("CROSSTIE_IB_SL", "4", |s| s.service_level = Some(4));
         expect("CROSSTIE_IB_TC", " 106 ", |s| s.traffic_class = Some(106));
@@ -516,7 +508,6 @@ mod tests {
             ("CROSSTIE_IB_TIMEOUT", "0", "from 1 to 31"),
             ("CROSSTIE_IB_TIMEOUT", "soon", "not a number"),
             ("CROSSTIE_IB_RETRY_CNT", "8", "from 0 to 7"),
-            ("CROSSTIE_IB_RNR_RETRY", "8", "from 0 to 7"),
             ("CROSSTIE_IB_GID_INDEX", "-2", "from -1"),
             ("CROSSTIE_IB_GID_INDEX", "256", "to 255"),
             ("CROSSTIE_IB_ADDR_FAMILY", "ipv4", "AF_INET or AF_INET6"),
