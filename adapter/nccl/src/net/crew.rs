@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn ranks_that_fill_the_host_have_no_threads() {
-        // as measured: doc/benchmarks-nccl.md
+        // as measured: doc/benchmarks.md
         assert_eq!(threads(16, 16, 16, 8), [0, 0]);
         assert_eq!(threads(16, 16, 16, 4), [2, 2]);
         assert_eq!(threads(16, 16, 16, 2), [2, 2]);
