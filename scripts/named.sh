@@ -50,6 +50,11 @@ each_exists() {
     return "$lost"
 }
 
+# no_program RUNG <LIST: a line for the program that cargo could not find.
+no_program() {
+    sed -n "s/.*no test target named \`\([^\`]*\)\`.*/$1: program '\1' is no test program/p"
+}
+
 # named_tests WORD...: the command `cargo test` or alike, in full, once each of its names is known to
 # select a test: programs before `--`, filters after it.
 named_tests() {
@@ -60,7 +65,7 @@ named_tests() {
     done
     [ $# -eq 0 ] || shift
     list=$(CARGO_TERM_COLOR=never "${before[@]}" -- --list 2>&1) ||
-        { printf '%s\n' "$list"; return 1; }
+        { printf '%s\n' "$list"; no_program "$rung" <<<"$list"; return 1; }
     none_is_empty "$rung" <<<"$list" || lost=1
     each_selects "$rung" "$@" <<<"$list" || lost=1
     [ "$lost" = 0 ] || return 1

@@ -66,6 +66,9 @@ fn each_program_must_have_a_test() {
     assert_eq!(found(LIST), said(&[]));
     assert_eq!(found(&(LIST.to_string() + empty)), said(&["tests/loom.rs has no test"]));
     assert_eq!(found("error: no such command\n"), said(&["no test program was listed"]));
+    let cargo = "error: no test target named `hosst` in `crosstie` package\n";
+    let (_, line) = check("no_program", &[], cargo);
+    assert_eq!(line, format!("{RUNG}: program 'hosst' is no test program\n"));
 }
 
 #[test]
