@@ -5,7 +5,7 @@ DESTDIR ?=
 DEPTH ?= default
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all install uninstall header demo test vm bench clean help
+.PHONY: all install uninstall header demo test vm bench rooms clean help
 
 ## make                    fill dist/: libraries, headers, pkg-config and CMake files, the tool
 all:
@@ -38,6 +38,10 @@ bench:
 ## make header             write c-api/include/crosstie.h from the Rust sources
 header:
 	@scripts/header
+
+## make rooms              draw doc/rooms.svg from doc/rooms.dot, with graphviz
+rooms:
+	@scripts/rooms
 
 ## make clean              remove everything that was built
 clean:

@@ -26,6 +26,7 @@ package_of() {
         pkg-config) echo pkg-config ;;
         ip | tc) echo iproute2 ;;
         mpirun) echo openmpi-bin ;;
+        dot) echo graphviz ;;
         nm | ld | readelf | size | objcopy | ar) echo binutils ;;
         *) echo "$1" ;;
     esac

@@ -4,6 +4,9 @@
 //! The arrows between rooms are drawn in `doc/architecture.md`; the reasons for the rooms where
 //! unsafe code may stand are in `doc/decisions/0002-host-room.md`.
 
+#[path = "tidy/rooms.rs"]
+mod rooms;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
