@@ -292,6 +292,7 @@ fn info_says_what_there_is_and_which_variable_is_unknown() {
         "RLIMIT_NOFILE",
         "RLIMIT_MEMLOCK",
         "huge pages",
+        "GIN",
         "bytes of storage",
         "the nearest is CROSSTIE_EAGER_BYTES",
     ] {

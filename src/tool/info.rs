@@ -16,12 +16,14 @@ use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
 use crate::fabric::Syscalls;
 use crate::host::device::{DEVICES, Rails, properties};
+use crate::host::gin::nic_of_nccl_gpu;
 use crate::host::log::{self, Level};
 use crate::host::mistyped;
 use crate::host::owned::Owned;
 use crate::host::settings::{environment, wrong};
 use crate::host::{DeviceKind, Options};
 use crate::memory::Variables;
+use crate::memory::cuda::Library;
 use crate::memory::{heap, kernel_copy, probe, wake};
 use crate::wire::{WIRE_MAJOR, WIRE_MINOR};
 use std::format;
@@ -101,6 +103,7 @@ pub fn run(args: &[String]) -> Result<i32, Failure> {
                 network::section(),
                 rdma::section(),
                 libfabric::section(),
+                gpu(),
                 kernel_offers(),
                 limits(),
                 endpoint(),
@@ -190,6 +193,26 @@ fn devices() -> Section {
         line(properties.name, text)
     });
     Section { name: "devices", lines: lines.collect() }
+}
+
+/// Whether NCCL's GPU-initiated operations run here, as the plugin decides it on one host.
+fn gpu() -> Section {
+    let driver = Library::load();
+    let gin = match (&driver, environment().gin) {
+        (Err(_), _) => "off: they need the CUDA driver",
+        (Ok(_), Some(false)) => "off: CROSSTIE_GIN=0",
+        (Ok(_), None) if nic_of_nccl_gpu() => {
+            "off: an mlx5 or EFA device runs NCCL's own; CROSSTIE_GIN=1 takes the software HCA"
+        }
+        (Ok(_), Some(true) | None) => "on, in the NCCL plugin, for ranks of one host",
+    };
+    Section {
+        name: "gpu",
+        lines: vec![
+            line("driver", driver.map_or_else(|error| error.to_string(), |_| "loaded".into())),
+            line("GIN", gin),
+        ],
+    }
 }
 
 /// What was said while endpoints were opened here, instead of to standard error.

@@ -13,7 +13,7 @@ const COLUMNS: usize = 96;
 /// Lines of addresses, of RDMA ports, and of variables: all together are 24 with the others.
 const ADDRESSES: usize = 4;
 const PORTS: usize = 2;
-const VARIABLES: usize = 4;
+const VARIABLES: usize = 3;
 /// The last line.
 const MORE: &str =
     "`crosstie info --all` says more: every address, port and provider, and all settings";
@@ -46,6 +46,7 @@ pub fn text(sections: &[Section]) -> String {
     let ports: Vec<&Line> = lines_of("rdma").iter().filter(is_port).collect();
     screen.some("rdma ", &ports, PORTS, 0);
     screen.line("libfabric", &text_of("libfabric", "used"));
+    screen.line("GIN", &text_of("gpu", "GIN"));
     screen.line("kernel copy", &text_of("kernel", "kernel copy"));
     let limits = lines_of("limits").iter().map(|line| format!("{} {}", line.name, line.text));
     screen.line("limits", &limits.collect::<Vec<_>>().join(", "));
