@@ -277,7 +277,8 @@ const PERF: Group = Group {
 /// The others.
 pub const DEBUG: Group = Group {
     title: "Debug settings",
-    about: "These are for diagnosis, measurements and tests. Otherwise the defaults are right.",
+    about: "These are for diagnosis, measurements and tests. Otherwise the defaults are right. Those \
+            of RDMA ports mean what NCCL's of the same ending mean, where NCCL has one.",
     settings: &[
         of(
             "CROSSTIE_HEAP_BYTES",
