@@ -4,6 +4,8 @@
 //! The arrows between rooms are drawn in `doc/architecture.md`; the reasons for the rooms where
 //! unsafe code may stand are in `doc/decisions/0002-host-room.md`.
 
+#[path = "tidy/prose.rs"]
+mod prose;
 #[path = "tidy/rooms.rs"]
 mod rooms;
 

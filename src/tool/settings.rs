@@ -117,7 +117,7 @@ const RAILS: Group = Group {
 };
 
 const PEERS: Group = Group {
-    title: "Who may connect",
+    title: "Peers that may connect",
     about: "[security.md](security.md) has the rules.",
     settings: &[
         of(
@@ -154,7 +154,7 @@ const TIMES: Group = Group {
             "CROSSTIE_LOG",
             "`warning`",
             "`error`, `warning` or `info`",
-            "What is written to standard error where the program has set no log callback. `info` \
+            "Which lines go to standard error where the program has set no log callback. `info` \
              has a line for each endpoint, listener and connection. In the NCCL plugin \
              `NCCL_DEBUG` decides instead.",
         ),
@@ -277,8 +277,8 @@ const PERF: Group = Group {
 /// The others.
 pub const DEBUG: Group = Group {
     title: "Debug settings",
-    about: "These are for diagnosis, measurements and tests. Otherwise the defaults are right. Those \
-            of RDMA ports mean what NCCL's of the same ending mean, where NCCL has one.",
+    about: "These are for diagnosis, measurements and tests. Otherwise the defaults are right. \
+            Those of RDMA ports mean what NCCL's of the same ending mean, where NCCL has one.",
     settings: &[
         of(
             "CROSSTIE_HEAP_BYTES",
