@@ -32,8 +32,6 @@ zeroable!(
     crate::base::sync::AtomicU32,
     crate::base::sync::AtomicU64,
     crate::base::ranges::CountedSlot,
-    crate::base::ranges::IndexEntry,
-    crate::base::ranges::IndexHead,
     crate::base::regions::RegionSlot,
     crate::base::ring::Indices,
 );

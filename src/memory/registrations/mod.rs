@@ -1,20 +1,23 @@
 //! A cache of registrations: memory that is registered again and again is registered once.
 //!
-//! Memory is registered by whole pages and counted. A range of the very same pages, of the same
-//! allocation and kind, is a hit, which takes no lock and makes no system call. So is a part of
-//! what is registered, where the allocation is known: that goes as a whole. Where it is not,
-//! whoever holds the whole may give its other pages up while the part is held, and a part is no
-//! hit.
-//! What the last holder lets go is deregistered; where a rail says that it is busy, the
-//! registration *leaves*: nobody finds it, and it is tried again whenever something is let go or
-//! made.
+//! Memory is registered by whole pages and counted, in one table under one lock: registering is no
+//! data path.
 //!
-//! Addresses are used again. Who can tell two allocations apart (a GPU's buffer id) says so by
-//! [`Memory::identity`]; a registration of the same addresses with another identity is of memory
-//! that is gone: nobody finds it from then on, and it stays for its holders alone.
+//! | what is asked for | |
+//! |---|---|
+//! | the very same pages, of the same allocation and kind | a hit: no system call |
+//! | a part of a registration, with an identity | a hit: an allocation goes as a whole |
+//! | a part, without an identity | a miss: holders of the whole may give up its other pages |
 //!
-//! A registration that came with a dma-buf keeps a descriptor of its own, so that it can be made
-//! again ([`Registrations::renew`]) when a rail comes back, whatever its owner has closed.
+//! What the last holder lets go is deregistered. Where a rail says that it is busy, the
+//! registration *leaves*: no lookup finds it, and each later change tries again.
+//!
+//! Addresses are used again. A caller that can tell two allocations apart (by a GPU's buffer id)
+//! says so by [`Memory::identity`]. A registration of the same addresses with another identity is
+//! of memory that is gone: no lookup finds it, and it stays for its holders alone.
+//!
+//! A registration that came with a dma-buf keeps a descriptor of its own. So it can be made again
+//! ([`Registrations::renew`]) when a rail comes back, whatever its owner has closed.
 //!
 //! Everything is in memory of the caller, as much as [`Registrations::bytes`] says; nothing is
 //! allocated. Full is an answer.
@@ -24,12 +27,8 @@ mod descriptor;
 mod tests;
 
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
-use crate::base::pool::Pool;
-use crate::base::ranges::{
-    CountedRanges, CountedSlot, IndexEntry, IndexHead, Released, Span, Stale,
-};
+use crate::base::ranges::{CountedRanges, CountedSlot, Released, Span, Stale};
 use crate::base::slab::Handle;
-use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::base::units::Bytes;
 use crate::fabric::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};
 use descriptor::Descriptors;
@@ -125,17 +124,19 @@ pub enum LetGoError {
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Beside {
-    keys: [AtomicU64; RAILS_MAX],
+    keys: Keys,
     /// Where the first page lies in the dma-buf.
-    offset: AtomicU64,
+    offset: u64,
 }
 
-// SAFETY: atomics of integers.
+// SAFETY: integers.
 unsafe impl crate::base::carve::Zeroable for Beside {}
 
-/// What only one thread at a time touches.
+/// The table, and what belongs to its ranges.
 #[derive(Debug)]
-struct Inside<'m, R> {
+struct Table<'m, R> {
+    ranges: CountedRanges<'m>,
+    beside: &'m mut [Beside],
     registrar: R,
     descriptors: Descriptors<'m>,
 }
@@ -143,10 +144,8 @@ struct Inside<'m, R> {
 /// The cache.
 #[derive(Debug)]
 pub struct Registrations<'m, R> {
-    ranges: CountedRanges<'m>,
-    beside: &'m [Beside],
     page_bytes: u64,
-    inside: Mutex<Inside<'m, R>>,
+    table: Mutex<Table<'m, R>>,
 }
 
 const fn kind_pack(kind: MemoryKind) -> u64 {
@@ -169,13 +168,7 @@ impl<'m, R: Registrar> Registrations<'m, R> {
     /// What [`Registrations::carve`] cuts.
     pub const fn bytes(max: u32) -> usize {
         let max = max as usize;
-        bytes_for::<CountedSlot>(max)
-            + 2 * bytes_for::<IndexEntry>(max)
-            + bytes_for::<IndexHead>(1)
-            + bytes_for::<AtomicU32>(max)
-            + bytes_for::<AtomicU64>(1)
-            + bytes_for::<Beside>(max)
-            + Descriptors::bytes(max)
+        bytes_for::<CountedSlot>(max) + bytes_for::<Beside>(max) + Descriptors::bytes(max)
     }
 
     /// A cache of `max` registrations by pages of `page_bytes`, a power of two.
@@ -187,96 +180,84 @@ impl<'m, R: Registrar> Registrations<'m, R> {
     ) -> Result<Registrations<'m, R>, BlockTooSmall> {
         assert!(page_bytes.is_power_of_two(), "pages of {page_bytes} bytes");
         let max = max as usize;
-        let slots = carver.slice::<CountedSlot>(max)?;
-        let copies = [&*carver.slice::<IndexEntry>(max)?, &*carver.slice::<IndexEntry>(max)?];
-        let head = carver.value::<IndexHead>()?;
-        let next = carver.slice::<AtomicU32>(max)?;
-        let first = carver.value::<AtomicU64>()?;
+        let ranges = CountedRanges::new(carver.slice::<CountedSlot>(max)?);
         let beside = carver.slice::<Beside>(max)?;
         let descriptors = Descriptors::carve(carver, max)?;
-        let ranges = CountedRanges::new(slots, copies, head, Pool::new(first, next));
-        let inside = Mutex::new(Inside { registrar, descriptors });
-        Ok(Registrations { ranges, beside, page_bytes, inside })
+        let table = Mutex::new(Table { ranges, beside, registrar, descriptors });
+        Ok(Registrations { page_bytes, table })
     }
 
     /// A registration of the memory: one that is there, or a new one. Any thread.
     ///
-    /// *Cost*: of a hit a search and one atomic operation; of a miss what the rails take, and a
-    /// copy of the index.
+    /// *Cost*: of a hit a look at every slot in use; of a miss what the rails take, too.
     pub fn acquire(&self, memory: &Memory<'_>) -> Result<Lease, AcquireError> {
         let span = self.span_of(memory)?;
-        if let Some(handle) = self.ranges.acquire(&span) {
-            return Ok(self.lease(handle));
+        let table = &mut *self.lock();
+        if let Some(handle) = table.ranges.acquire(&span) {
+            return Ok(table.lease(handle));
         }
-        let mut inside = self.lock();
-        // another thread may have made it meanwhile
-        if let Some(handle) = self.ranges.acquire(&span) {
-            return Ok(self.lease(handle));
-        }
-        self.supersede(&span);
-        self.leave_all(&mut inside);
-        let handle = self.ranges.reserve(&span).ok_or(AcquireError::Full)?;
-        match self.make(&mut inside, handle, memory, &span) {
+        table.supersede(&span);
+        table.leave_all();
+        let handle = table.ranges.reserve(&span).ok_or(AcquireError::Full)?;
+        match table.make(handle, memory, &span) {
             Ok(keys) => {
-                if inside.registrar.may_be_shared(&keys) {
-                    self.ranges.publish(handle);
+                if table.registrar.may_be_shared(&keys) {
+                    table.ranges.publish(handle);
                 }
                 Ok(Lease { handle, keys })
             }
             Err(error) => {
-                inside.descriptors.close(handle.index);
-                self.ranges.forget(handle);
+                table.end(handle);
                 Err(error)
             }
         }
     }
 
-    /// The registration of the very same pages, without holding it: for whoever knows that somebody
-    /// does. Any thread.
+    /// The registration of the very same pages, without holding it: for a caller that knows of a
+    /// holder. Any thread.
     pub fn find(&self, memory: &Memory<'_>) -> Option<Handle> {
-        self.ranges.find(&self.span_of(memory).ok()?)
+        let span = self.span_of(memory).ok()?;
+        self.lock().ranges.find(&span)
     }
 
     /// Keys of a registration that the caller holds.
     pub fn keys(&self, handle: Handle) -> Option<Keys> {
-        self.ranges.held(handle)?;
-        Some(self.lease(handle).keys)
+        let table = self.lock();
+        table.ranges.held(handle)?;
+        Some(table.lease(handle).keys)
     }
 
-    /// Gives a registration back. Whoever is the last deregisters it. Any thread.
+    /// Gives a registration back. The last holder deregisters it. Any thread.
     ///
-    /// *Cost*: one atomic operation; of the last, what the rails take, a look at every slot, and a
-    /// copy of the index.
+    /// *Cost*: of the last, what the rails take, and a look at every slot in use.
     pub fn release(&self, handle: Handle) -> Result<(), Stale> {
-        match self.ranges.release(handle)? {
+        let mut table = self.lock();
+        match table.ranges.release(handle)? {
             Released::Held => {}
             Released::Last => {
-                self.leave_all(&mut self.lock());
+                table.leave_all();
             }
         }
         Ok(())
     }
 
-    /// [`Registrations::release`] by one who gives the memory up, and must know whether the rails
-    /// still use it: what the last holder cannot have deregistered it holds on.
+    /// [`Registrations::release`] by a holder that gives the memory up, and must know whether the
+    /// rails still use it: what the last holder cannot deregister it goes on holding.
     pub fn release_wholly(&self, handle: Handle) -> Result<LetGo, LetGoError> {
-        let mut inside = self.lock();
-        match self.ranges.release(handle) {
+        let mut table = self.lock();
+        match table.ranges.release(handle) {
             Err(Stale) => return Err(LetGoError::Stale),
             Ok(Released::Held) => return Ok(LetGo::Held),
             Ok(Released::Last) => {}
         }
-        if self.ranges.is_published(handle) {
-            self.ranges.withdraw(handle);
-        }
-        match self.forget(&mut inside, handle) {
+        table.ranges.withdraw(handle);
+        match table.forget(handle) {
             Ok(()) | Err(DeregisterError::Stale) => {
-                inside.descriptors.close(handle.index);
-                self.ranges.free(handle);
+                table.end(handle);
                 Ok(LetGo::Forgotten)
             }
             Err(error) => {
-                self.ranges.hold_again(handle);
+                table.ranges.hold_again(handle);
                 Err(LetGoError::Rail(error))
             }
         }
@@ -285,34 +266,33 @@ impl<'m, R: Registrar> Registrations<'m, R> {
     /// The memory there is gone, or about to be: what is registered of it is found no more, and
     /// stays for its holders alone. For memory whose uses have no identities.
     pub fn invalidate(&self, region: &Region) {
-        let _inside = self.lock();
+        let mut table = self.lock();
         let end = region.address.saturating_add(region.length.0);
         let span = Span { start: region.address, end, ..Span::default() };
-        while let Some((handle, _)) = self.ranges.overlapping(&span, 0) {
-            self.ranges.withdraw(handle);
+        while let Some((handle, _)) = table.ranges.overlapping(&span, 0) {
+            table.ranges.withdraw(handle);
         }
     }
 
     /// Registers everything that is held anew on one rail, which has come back: `register` gives
-    /// its new key. Left out is what nobody finds and has no dma-buf: its addresses may be other
-    /// memory's. Stops at the first that is refused, and else says how many were made.
+    /// its new key. Left out are registrations that no lookup finds and that have no dma-buf: their
+    /// addresses may be other memory's. Stops at the first that is refused, and else says how many
+    /// were made.
     pub fn renew(
         &self,
         rail: usize,
         mut register: impl FnMut(&mut R, &Pages<'_>) -> Result<RailKey, RegisterError>,
     ) -> Result<usize, RegisterError> {
-        let mut inside = self.lock();
-        let Inside { registrar, descriptors } = &mut *inside;
+        let Table { ranges, beside, registrar, descriptors } = &mut *self.lock();
         let mut made = 0;
-        for handle in self.all().filter(|handle| self.ranges.held(*handle) != Some(0)) {
-            let Some(span) = self.ranges.span(handle) else { continue };
-            let pages = self.pages(handle, &span, descriptors);
-            if pages.dmabuf.is_none() && !self.ranges.is_published(handle) {
+        for handle in ranges.all().filter(|handle| ranges.held(*handle) != Some(0)) {
+            let Some(span) = ranges.span(handle) else { continue };
+            let beside = &mut beside[handle.index as usize];
+            let pages = pages(handle, &span, beside, descriptors);
+            if pages.dmabuf.is_none() && !ranges.is_published(handle) {
                 continue;
             }
-            let key = register(registrar, &pages)?;
-            // release: whoever reads the key uses a rail that has it
-            self.beside[handle.index as usize].keys[rail].store(key.0, Ordering::Release);
+            beside.keys[rail] = register(registrar, &pages)?;
             made += 1;
         }
         Ok(made)
@@ -320,22 +300,16 @@ impl<'m, R: Registrar> Registrations<'m, R> {
 
     /// How many registrations there are, those that leave included.
     pub fn count(&self) -> usize {
-        let _inside = self.lock();
-        self.all().count()
+        self.lock().ranges.all().count()
     }
 
     /// Tries again to deregister what leaves; says how many are left.
     pub fn sweep(&self) -> usize {
-        self.leave_all(&mut self.lock())
+        self.lock().leave_all()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside<'m, R>> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Every registration. Under the lock.
-    fn all(&self) -> impl Iterator<Item = Handle> {
-        (0..self.ranges.capacity()).filter_map(|index| self.ranges.at(index))
+    fn lock(&self) -> MutexGuard<'_, Table<'m, R>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn span_of(&self, memory: &Memory<'_>) -> Result<Span, AcquireError> {
@@ -352,86 +326,79 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         let (identity, kind) = (memory.identity, kind_pack(memory.region.kind));
         Ok(Span { start: address & !mask, end, identity, kind })
     }
+}
 
+/// What the rails see of a registration.
+fn pages<'f>(
+    handle: Handle,
+    span: &Span,
+    beside: &Beside,
+    descriptors: &'f Descriptors<'_>,
+) -> Pages<'f> {
+    let kind = kind_unpack(span.kind);
+    let region = Region { address: span.start, length: Bytes(span.end - span.start), kind };
+    Pages { region, dmabuf: descriptors.get(handle.index).map(|fd| (fd, beside.offset)) }
+}
+
+impl<R: Registrar> Table<'_, R> {
     fn lease(&self, handle: Handle) -> Lease {
-        let keys = &self.beside[handle.index as usize].keys;
-        // acquire: pairs with `renew`; a lease's own keys came with the range
-        Lease { handle, keys: keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire))) }
+        Lease { handle, keys: self.beside[handle.index as usize].keys }
     }
 
-    fn pages<'f>(
-        &self,
-        handle: Handle,
-        span: &Span,
-        descriptors: &'f Descriptors<'_>,
-    ) -> Pages<'f> {
-        let beside = &self.beside[handle.index as usize];
-        let kind = kind_unpack(span.kind);
-        let region = Region { address: span.start, length: Bytes(span.end - span.start), kind };
-        let offset = beside.offset.load(Ordering::Relaxed);
-        Pages { region, dmabuf: descriptors.get(handle.index).map(|fd| (fd, offset)) }
-    }
-
-    /// Registers a reserved range with the rails. Under the lock.
+    /// Registers a reserved range with the rails.
     fn make(
-        &self,
-        inside: &mut Inside<'m, R>,
+        &mut self,
         handle: Handle,
         memory: &Memory<'_>,
         span: &Span,
     ) -> Result<Keys, AcquireError> {
-        let beside = &self.beside[handle.index as usize];
+        let beside = &mut self.beside[handle.index as usize];
         if let Some((fd, offset)) = memory.dmabuf {
-            let before = memory.region.address - span.start;
-            beside.offset.store(offset - before, Ordering::Relaxed);
-            inside.descriptors.keep(handle.index, fd).map_err(AcquireError::Descriptor)?;
+            beside.offset = offset - (memory.region.address - span.start);
+            self.descriptors.keep(handle.index, fd).map_err(AcquireError::Descriptor)?;
         }
-        let pages = self.pages(handle, span, &inside.descriptors);
-        let keys = inside.registrar.register(&pages).map_err(AcquireError::Rail)?;
-        for (cell, key) in beside.keys.iter().zip(keys) {
-            cell.store(key.0, Ordering::Relaxed); // `publish` hands them over
-        }
-        Ok(keys)
+        let pages = pages(handle, span, beside, &self.descriptors);
+        beside.keys = self.registrar.register(&pages).map_err(AcquireError::Rail)?;
+        Ok(beside.keys)
     }
 
-    /// Has the rails forget what nobody holds. Under the lock.
-    fn forget(&self, inside: &mut Inside<'m, R>, handle: Handle) -> Result<(), DeregisterError> {
-        let mut keys = self.lease(handle).keys;
-        let forgotten = inside.registrar.deregister(&mut keys);
-        for (cell, key) in self.beside[handle.index as usize].keys.iter().zip(keys) {
-            cell.store(key.0, Ordering::Release);
-        }
-        forgotten
+    /// Has the rails forget a range without a holder.
+    fn forget(&mut self, handle: Handle) -> Result<(), DeregisterError> {
+        self.registrar.deregister(&mut self.beside[handle.index as usize].keys)
+    }
+
+    /// Ends a range that the rails have forgotten, or never knew.
+    fn end(&mut self, handle: Handle) {
+        self.descriptors.close(handle.index);
+        self.ranges.free(handle);
     }
 
     /// Memory at these addresses is another allocation's: what is registered of the old one is
-    /// found no more. Under the lock.
-    fn supersede(&self, span: &Span) {
+    /// found no more.
+    fn supersede(&mut self, span: &Span) {
         let mut from = 0;
         while let Some((handle, next)) = self.ranges.overlapping(span, from) {
-            let old = self.ranges.span(handle);
-            if old.is_some_and(|old| old.identity != span.identity) {
+            from = next;
+            if self.ranges.span(handle).is_some_and(|old| old.identity != span.identity) {
                 self.ranges.withdraw(handle);
-            } else {
-                from = next;
             }
         }
     }
 
-    /// Deregisters what nobody holds; says how many the rails keep busy. Under the lock.
-    fn leave_all(&self, inside: &mut Inside<'m, R>) -> usize {
+    /// Deregisters ranges without a holder; says how many of them the rails keep busy.
+    fn leave_all(&mut self) -> usize {
         let mut busy = 0;
-        for handle in self.all().filter(|handle| self.ranges.held(*handle) == Some(0)) {
-            // its last holder may be on the way to do this
-            if self.ranges.is_published(handle) {
-                self.ranges.withdraw(handle);
+        for index in 0..self.ranges.touched() {
+            let Some(handle) = self.ranges.at(index) else { continue };
+            if self.ranges.held(handle) != Some(0) {
+                continue;
             }
-            match self.forget(inside, handle) {
+            self.ranges.withdraw(handle);
+            match self.forget(handle) {
                 Err(DeregisterError::Busy) => busy += 1,
                 // a key that the rails do not know, or cannot forget, is no use either
                 Ok(()) | Err(DeregisterError::Stale | DeregisterError::Fabric(_)) => {
-                    inside.descriptors.close(handle.index);
-                    self.ranges.free(handle);
+                    self.end(handle);
                 }
             }
         }
@@ -440,17 +407,13 @@ impl<'m, R: Registrar> Registrations<'m, R> {
 }
 
 impl<R> Registrations<'_, R> {
-    /// The registrar, and everything that it had registered and nobody gave back: for teardown,
+    /// The registrar, and everything that it had registered and no holder gave back: for teardown,
     /// when no thread uses the cache any more. Descriptors are closed.
     pub fn close(self, mut forget: impl FnMut(&mut R, &Keys)) -> R {
-        let inside = self.inside.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let Inside { mut registrar, mut descriptors } = inside;
-        for handle in (0..self.ranges.capacity()).filter_map(|index| self.ranges.at(index)) {
-            let keys = &self.beside[handle.index as usize].keys;
-            forget(
-                &mut registrar,
-                &keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire))),
-            );
+        let table = self.table.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Table { ranges, beside, mut registrar, mut descriptors } = table;
+        for handle in ranges.all() {
+            forget(&mut registrar, &beside[handle.index as usize].keys);
             descriptors.close(handle.index);
         }
         registrar

@@ -1,5 +1,6 @@
 use super::*;
 use crate::base::carve::heap::HeapBlock;
+use crate::base::sync::Ordering;
 use std::collections::BTreeMap;
 #[cfg(not(miri))]
 use std::fs;
