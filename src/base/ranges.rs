@@ -1,15 +1,19 @@
-//! Counted address ranges that are looked up by what they are: the index of a registration cache.
-//! Reads take no lock; writers are one at a time.
+//! A table of reference-counted address ranges: the index of the registration cache. Readers take
+//! no lock. There is one writer at a time.
 //!
-//! Two copies of a sorted index stand side by side. A writer rewrites the one that is not in use
-//! and then makes it the one in use, so that a writer which stops anywhere keeps no reader waiting.
-//! A reader looks again only where two changes overtook it. Each copy has a number, odd while it is
-//! rewritten, by which a reader knows that what it read was of one version.
+//! The table has two copies of a sorted index. A writer rewrites the copy that is not in use, then
+//! switches to it. So a writer that stops anywhere keeps no reader waiting. Each copy has a version
+//! number, which is odd while the copy is rewritten. A reader compares the version before and
+//! after, and repeats its search if it changed.
 //!
-//! A range may overlap others, also be inside of one. Its *identity* is a number of the owner's
-//! that tells two uses of the same addresses apart, such as an allocation's; what is looked up must
-//! have the same. Who asks for a part of a range gets the range if it has an identity: an
-//! allocation goes as a whole, while of what has none parts may go.
+//! Ranges may overlap, and one may lie inside another. The owner gives each range an *identity*,
+//! which tells two uses of the same addresses apart, such as two allocations. A lookup needs the
+//! same identity:
+//!
+//! | identity | lookup of a part of a range |
+//! |---|---|
+//! | known | finds the range: an allocation is freed as a whole |
+//! | 0: unknown | finds nothing: other pages of the range may be freed alone |
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
