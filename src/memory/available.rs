@@ -1,9 +1,9 @@
-//! How much memory this host, and the cgroup of this process, can still give.
+//! How much memory this host and the cgroup of this process can still give.
 //!
-//! An anonymous file that processes share has no limit of its own (shmem is charged to the host and
-//! the cgroup alone), and allocating its pages beyond what there is ends in the kernel's OOM killer
-//! instead of ENOMEM. So what is asked for is compared first. It is a moment's view: who takes what
-//! was counted here in the meantime is not seen.
+//! A shared anonymous file has no limit of its own: shmem is charged to the host and the cgroup.
+//! Pages beyond these limits end in the kernel's OOM killer instead of ENOMEM. So the size is
+//! checked before the allocation. The answer holds for a moment only: other processes may take the
+//! memory meanwhile.
 #![forbid(unsafe_code)]
 
 extern crate std;

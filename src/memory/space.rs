@@ -1,8 +1,8 @@
-//! Address space that the kernel's operations on a whole process leave alone.
+//! Address space that operations on the whole process leave alone.
 //!
-//! A core dump writes all that a process has mapped, and of a shared file it allocates what was
-//! never written; `mlockall` allocates what is accessible. Of a reserved range that is more than
-//! the host has.
+//! The reserved ranges are larger than the host's memory. A core dump writes everything that is
+//! mapped, and allocates the unwritten pages of a shared file. `mlockall` allocates all accessible
+//! pages. So these ranges are excluded from both.
 
 use super::errno::Errno;
 use core::ptr;

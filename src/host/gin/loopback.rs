@@ -1,15 +1,15 @@
 //! Puts of a rank to itself: which copies a kernel does, and which take the detour.
 //!
-//! The driver's copy within a GPU waits for a free multiprocessor, and the kernel that waits for
-//! the put may hold them all. So there are two ways, and neither depends on one:
+//! The driver's copy within a GPU waits for a free multiprocessor. The kernel that waits for the
+//! put may hold all of them. So there are two ways, and neither needs a free multiprocessor:
 //!
 //! | way | when |
 //! |---|---|
 //! | our own [`Kernel`], taken back if it does not start soon | nothing else is under way |
 //! | the detour: out to another GPU or to the host, and back | otherwise |
 //!
-//! What is posted stands in one line, and only its front is acted on. So the order at the target is
-//! that of the posts, whichever way each of them takes.
+//! Posts stand in one line, and only the front is acted on. So the target sees them in the order of
+//! the posts, whichever way each takes.
 
 extern crate std;
 

@@ -1,8 +1,12 @@
 //! GPU-initiated operations without a NIC: the composition of the software HCA.
 //!
 //! NCCL's device code writes work queue entries into pinned host memory of its own process. One
-//! thread of that process reads them ([`crate::hca`]) and executes them: a write is a copy between
-//! GPUs, a signal is an add of the CPU to a word that the ranks of the host share.
+//! thread of that process reads and executes them ([`crate::hca`]):
+//!
+//! - a write is a copy between GPUs;
+//! - a signal is an add of the CPU to a word that the ranks of the host share.
+//!
+//! The parts:
 //!
 //! - [`comm`]: the ranks of one communicator, and the memory that they registered
 //! - [`context`]: queues, signals and counters, and the structures that device code reads

@@ -1,15 +1,15 @@
-//! The way to one rank: a stream, whose order is kept, and the markers behind what it does.
+//! The stream to one rank, which keeps the order, and the markers behind its operations.
 //!
-//! What one pass of the engine posts ends with a marker: the stream writes a rising number into a
-//! word of pinned memory, and the operations of the pass have ended once the word says so. Copies
-//! of a pass go to the driver in [batches](Batch), and so do [words](Words) with their marker.
+//! One pass of the engine posts operations and then a marker: the stream writes a rising number
+//! into a word of pinned memory. The operations of the pass have ended once the word holds the
+//! number. Copies of a pass go to the driver in [batches](Batch), and so do [words](Words) with
+//! their marker.
 //!
-//! Many small copies go by a [kernel](Launcher), once nothing else of the road is under way: the
-//! driver takes a microsecond for each copy, and a launch does them all. What comes later waits
-//! until it has ended.
+//! Many small copies go by a [kernel](Launcher), once nothing else of the road is under way. The
+//! driver takes a microsecond for each copy; one launch does them all. Later posts wait until it
+//! has ended.
 //!
-//! Where the driver refuses a batch or a marker, the road is broken: from there on its operations
-//! fail.
+//! If the driver refuses a batch or a marker, the road is broken: all later operations fail.
 
 extern crate std;
 

@@ -1,23 +1,26 @@
 //! A cache of registrations: memory that is registered again and again is registered once.
 //!
-//! Memory is registered by whole pages and counted. A range of the very same pages, of the same
-//! allocation and kind, is a hit, which takes no lock and makes no system call. So is a part of
-//! what is registered, where the allocation is known: that goes as a whole. Where it is not,
-//! whoever holds the whole may give its other pages up while the part is held, and a part is no
-//! hit.
-//! What the last holder lets go is deregistered; where a rail says that it is busy, the
-//! registration *leaves*: nobody finds it, and it is tried again whenever something is let go or
-//! made.
+//! Memory is registered by whole pages and counted.
 //!
-//! Addresses are used again. Who can tell two allocations apart (a GPU's buffer id) says so by
-//! [`Memory::identity`]; a registration of the same addresses with another identity is of memory
-//! that is gone: nobody finds it from then on, and it stays for its holders alone.
+//! | request | allocation | result |
+//! |---|---|---|
+//! | the same pages and kind | the same | a hit: no lock and no system call |
+//! | a part of a registered range | known, the same | a hit: allocations are freed as a whole |
+//! | a part of a registered range | unknown | no hit: the other pages may be freed |
 //!
-//! A registration that came with a dma-buf keeps a descriptor of its own, so that it can be made
-//! again ([`Registrations::renew`]) when a rail comes back, whatever its owner has closed.
+//! When the last holder lets go, the memory is deregistered. If a rail says that it is busy, the
+//! registration *leaves*: lookups no longer find it. Deregistration is tried again whenever a
+//! registration is made or let go.
 //!
-//! Everything is in memory of the caller, as much as [`Registrations::bytes`] says; nothing is
-//! allocated. Full is an answer.
+//! Addresses are used again. A caller that can tell two allocations apart, as by a GPU's buffer id,
+//! sets [`Memory::identity`]. A registration with another identity at the same addresses is of
+//! memory that is gone. Lookups no longer find it; it stays for its holders alone.
+//!
+//! A registration with a dma-buf keeps a descriptor of its own. So it can be made again
+//! ([`Registrations::renew`]) when a rail comes back, even if its owner has closed the descriptor.
+//!
+//! The cache lives in memory of the caller, [`Registrations::bytes`] long, and allocates nothing.
+//! It can be full.
 
 mod descriptor;
 #[cfg(test)]
