@@ -7,10 +7,10 @@
 use super::errno::Errno;
 use core::ptr;
 
-/// Who may touch a range, and whether it stands in core dumps.
+/// The access to a range, and whether it is in core dumps.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Use {
-    /// Nobody: it is reserved.
+    /// No access: it is reserved.
     Reserved,
     /// The library: it is in no core dump.
     Internal,
@@ -48,10 +48,12 @@ pub(super) fn map(
     Ok(start)
 }
 
-/// Changes what a range is used for. A kernel that takes no such advice dumps what it likes.
+/// Changes the use of a range. If the kernel refuses the advice about core dumps, nothing is
+/// reported.
 ///
 /// # Safety
-/// - whole pages of a mapping of [`map`], and nobody touches what becomes [`Use::Reserved`].
+/// - the range is whole pages of a mapping of [`map`];
+/// - pages that become [`Use::Reserved`] are no longer accessed.
 pub(super) unsafe fn change(
     start: *mut u8,
     length: usize,

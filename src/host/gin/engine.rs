@@ -94,8 +94,7 @@ pub struct Times {
     pub stall_ns: u64,
 }
 
-/// Looks for a GPU that has failed, ranks that have ended and queues that stand, and tells who
-/// asks.
+/// Looks for failed GPUs, ended ranks and stalled queues, and answers callers at the door.
 fn look_after(comms: &[Arc<Comm>], door: Option<&TextDoor>, times: &Times) {
     for comm in comms {
         comm.look_for_fault();

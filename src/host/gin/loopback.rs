@@ -38,7 +38,7 @@ const CROWD: usize = 8;
 /// Copies of so many bytes go by the kernel, also in a crowd: the detour moves the bytes twice.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// What the detour goes through.
+/// The memory that the detour uses.
 #[derive(Debug)]
 enum Detour {
     /// Memory of another GPU: [`DETOUR_BYTES`].
@@ -102,7 +102,7 @@ struct Copy {
     bytes: u64,
 }
 
-/// What stands in line.
+/// An entry of the line.
 #[derive(Debug)]
 enum Entry {
     Copy(Copy),
@@ -188,8 +188,8 @@ impl Loopback {
     /// Posts bytes of pinned memory.
     ///
     /// # Safety
-    /// - `to` is mapped, and stays so until the operation has ended; `kept` likewise, and is not
-    ///   changed.
+    /// - `to` and `kept` are mapped, and stay so until the operation has ended.
+    /// - the bytes at `kept` are not changed until then.
     pub unsafe fn write(
         &mut self,
         entered: &Entered<'_>,

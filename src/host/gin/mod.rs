@@ -119,8 +119,12 @@ impl From<Errno> for GinError {
     }
 }
 
-/// Opens a listener for ranks that the settings admit: of this user, root, or users that
-/// `CROSSTIE_ALLOW_UIDS` names, or with the key of `CROSSTIE_KEY_FILE`.
+/// Opens a listener for ranks that the settings admit.
+///
+/// | `CROSSTIE_KEY_FILE` | admitted |
+/// |---|---|
+/// | set | ranks with the key |
+/// | not set | ranks of this user, of root, and of users that `CROSSTIE_ALLOW_UIDS` names |
 ///
 /// *Errors*: [`GinError::Key`], [`GinError::Group`].
 pub fn listen(environment: &Environment) -> Result<Listener, GinError> {

@@ -51,7 +51,8 @@ pub struct Road {
     posted: bool,
     unmarked: bool,
     launcher: Launcher,
-    /// What the kernel has, and the number that stands for it; the last one that it has done.
+    /// The copies that the kernel has, and the number that stands for them. Then the last number
+    /// that the kernel has done.
     launched: Batch,
     launched_number: Option<u64>,
     copied: u64,
@@ -67,10 +68,10 @@ pub struct Road {
 unsafe impl Send for Road {}
 
 impl Road {
-    /// A stream whose markers go to `word`, which the GPU sees at `device`, and launches.
+    /// A stream with launches, whose markers go to `word`. The GPU sees the word at `device`.
     ///
     /// # Safety
-    /// - the word is zero, pinned, nobody else's, and stays so until the road is dropped.
+    /// - the word is zero and pinned, and only the road uses it until the road is dropped.
     pub unsafe fn new(
         gpu: &Arc<Gpu>,
         word: *const AtomicU64,
@@ -97,7 +98,7 @@ impl Road {
         })
     }
 
-    /// Posts a copy, which may wait for more.
+    /// Posts a copy. It may stay in the batch until a later call.
     ///
     /// # Safety
     /// - both ranges are mapped, and stay so until the operation has ended.
@@ -112,11 +113,11 @@ impl Road {
         }
     }
 
-    /// Posts a value, which may wait for more.
+    /// Posts a value. It may stay in the batch until a later call.
     ///
     /// # Safety
-    /// - `to` is mapped, and stays so until the operation has ended; `kept` are as many bytes of
-    ///   pinned memory, and keep their value.
+    /// - `to` is mapped, and stays so until the operation has ended.
+    /// - `kept` points to as many bytes of pinned memory, which keep their value until then.
     pub unsafe fn write(
         &mut self,
         entered: &Entered<'_>,

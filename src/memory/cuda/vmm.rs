@@ -31,7 +31,7 @@ const GRANULARITY: usize = 2 << 20;
 /// An allocation as another process can map it.
 #[derive(Debug)]
 pub struct Export {
-    /// What goes to the other process.
+    /// The descriptor for the other process.
     pub descriptor: OwnedFd,
     /// Bytes of the allocation.
     pub bytes: usize,
@@ -42,8 +42,8 @@ pub struct Export {
 impl Export {
     /// Exports the allocation around `address`, which must hold `bytes` from there on.
     ///
-    /// *Errors*: the driver's. Memory of cudaMalloc and memory without a handle type have none. An
-    /// allocation that ends before the range does is refused, too.
+    /// *Errors*: the driver's. Memory of cudaMalloc and memory without a handle type cannot be
+    /// exported. An allocation that ends before the range is refused, too.
     pub fn of(entered: &Entered<'_>, address: u64, bytes: usize) -> Result<Export, CudaError> {
         let library = entered.library();
         let (mut base, mut length) = (0, 0);
@@ -64,8 +64,8 @@ impl Export {
     }
 }
 
-/// Makes an allocation of this GPU that only another process maps; the descriptor for it. It lives
-/// as long as the descriptor, and the mappings.
+/// Makes an allocation of this GPU for other processes to map, and returns its descriptor. It lives
+/// as long as the descriptor and the mappings.
 ///
 /// *Shape*: `bytes` is a multiple of 2 MiB.
 pub fn create_exported(entered: &Entered<'_>, bytes: usize) -> Result<OwnedFd, CudaError> {

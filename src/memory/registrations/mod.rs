@@ -51,13 +51,13 @@ pub type Keys = [RailKey; RAILS_MAX];
 pub struct Memory<'f> {
     /// Where it lies; by whole pages it is what gets registered.
     pub region: Region,
-    /// A number that another allocation at the same addresses does not have; 0 where nobody knows.
+    /// A number that another allocation at the same addresses does not have; 0: unknown.
     pub identity: u64,
     /// The dma-buf that the memory is part of, and the offset of its first byte in it.
     pub dmabuf: Option<(BorrowedFd<'f>, u64)>,
 }
 
-/// What a registration is of, as the rails see it.
+/// The memory of a registration, as the rails see it.
 #[derive(Copy, Clone, Debug)]
 pub struct Pages<'f> {
     /// Whole pages.
@@ -66,14 +66,14 @@ pub struct Pages<'f> {
     pub dmabuf: Option<(BorrowedFd<'f>, u64)>,
 }
 
-/// Who registers with the rails. Called under the cache's lock, by one thread at a time.
+/// Registers memory with the rails. Called under the cache's lock, by one thread at a time.
 pub trait Registrar {
     /// Registers pages on every rail, or on none; or on some, if it says so by
     /// [`Registrar::may_be_shared`].
     fn register(&mut self, pages: &Pages<'_>) -> Result<Keys, RegisterError>;
 
-    /// Whether others may be given these keys. What some rail has refused is its holder's alone:
-    /// the rail may grant it to whoever asks later.
+    /// Whether other holders may get these keys. If a rail has refused the memory, the keys are
+    /// their holder's alone: the rail may grant it at a later request.
     fn may_be_shared(&self, keys: &Keys) -> bool {
         let _ = keys;
         true
@@ -102,11 +102,11 @@ pub enum AcquireError {
 pub struct Lease {
     /// Its name, for giving it back.
     pub handle: Handle,
-    /// What the rails call it.
+    /// The keys of the rails.
     pub keys: Keys,
 }
 
-/// What became of a registration that was let go.
+/// The result of letting a registration go.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum LetGo {
     /// Others hold it.
@@ -124,7 +124,7 @@ pub enum LetGoError {
     Rail(DeregisterError),
 }
 
-/// What one registration has beside its range.
+/// The fields of a registration beside its range.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Beside {
@@ -136,7 +136,7 @@ struct Beside {
 // SAFETY: atomics of integers.
 unsafe impl crate::base::carve::Zeroable for Beside {}
 
-/// What only one thread at a time touches.
+/// State that only one thread at a time accesses.
 #[derive(Debug)]
 struct Inside<'m, R> {
     registrar: R,
@@ -169,7 +169,7 @@ const fn kind_unpack(kind: u64) -> MemoryKind {
 }
 
 impl<'m, R: Registrar> Registrations<'m, R> {
-    /// What [`Registrations::carve`] cuts.
+    /// Bytes that [`Registrations::carve`] cuts.
     pub const fn bytes(max: u32) -> usize {
         let max = max as usize;
         bytes_for::<CountedSlot>(max)
@@ -202,9 +202,9 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         Ok(Registrations { ranges, beside, page_bytes, inside })
     }
 
-    /// A registration of the memory: one that is there, or a new one. Any thread.
+    /// A registration of the memory: an existing one, or a new one. Any thread.
     ///
-    /// *Cost*: of a hit a search and one atomic operation; of a miss what the rails take, and a
+    /// *Cost*: a hit takes a search and one atomic operation. A miss takes the rails' time and a
     /// copy of the index.
     pub fn acquire(&self, memory: &Memory<'_>) -> Result<Lease, AcquireError> {
         let span = self.span_of(memory)?;
@@ -234,8 +234,8 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         }
     }
 
-    /// The registration of the very same pages, without holding it: for whoever knows that somebody
-    /// does. Any thread.
+    /// The registration of the very same pages, without holding it. For callers that know of a
+    /// holder. Any thread.
     pub fn find(&self, memory: &Memory<'_>) -> Option<Handle> {
         self.ranges.find(&self.span_of(memory).ok()?)
     }
@@ -246,10 +246,10 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         Some(self.lease(handle).keys)
     }
 
-    /// Gives a registration back. Whoever is the last deregisters it. Any thread.
+    /// Gives a registration back. The last holder deregisters it. Any thread.
     ///
-    /// *Cost*: one atomic operation; of the last, what the rails take, a look at every slot, and a
-    /// copy of the index.
+    /// *Cost*: one atomic operation. The last holder adds the rails' time, a look at every slot,
+    /// and a copy of the index.
     pub fn release(&self, handle: Handle) -> Result<(), Stale> {
         match self.ranges.release(handle)? {
             Released::Held => {}
@@ -260,8 +260,9 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         Ok(())
     }
 
-    /// [`Registrations::release`] by one who gives the memory up, and must know whether the rails
-    /// still use it: what the last holder cannot have deregistered it holds on.
+    /// [`Registrations::release`] for a caller that gives the memory up, and must know whether the
+    /// rails still use it. If the last holder's deregistration is refused, it goes on holding the
+    /// registration.
     pub fn release_wholly(&self, handle: Handle) -> Result<LetGo, LetGoError> {
         let mut inside = self.lock();
         match self.ranges.release(handle) {
@@ -296,9 +297,11 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         }
     }
 
-    /// Registers everything that is held anew on one rail, which has come back: `register` gives
-    /// its new key. Left out is what nobody finds and has no dma-buf: its addresses may be other
-    /// memory's. Stops at the first that is refused, and else says how many were made.
+    /// Registers all held memory anew on one rail that has come back. `register` gives the new key.
+    ///
+    /// Registrations that lookups no longer find and that have no dma-buf are left out: their
+    /// addresses may be other memory's. Stops at the first refusal; otherwise returns how many were
+    /// made.
     pub fn renew(
         &self,
         rail: usize,
@@ -397,7 +400,7 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         Ok(keys)
     }
 
-    /// Has the rails forget what nobody holds. Under the lock.
+    /// Deregisters a registration without holders on all rails. Under the lock.
     fn forget(&self, inside: &mut Inside<'m, R>, handle: Handle) -> Result<(), DeregisterError> {
         let mut keys = self.lease(handle).keys;
         let forgotten = inside.registrar.deregister(&mut keys);
@@ -421,7 +424,8 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         }
     }
 
-    /// Deregisters what nobody holds; says how many the rails keep busy. Under the lock.
+    /// Deregisters all registrations without holders. Returns how many the rails keep busy. Under
+    /// the lock.
     fn leave_all(&self, inside: &mut Inside<'m, R>) -> usize {
         let mut busy = 0;
         for handle in self.all().filter(|handle| self.ranges.held(*handle) == Some(0)) {
@@ -443,7 +447,7 @@ impl<'m, R: Registrar> Registrations<'m, R> {
 }
 
 impl<R> Registrations<'_, R> {
-    /// The registrar, and everything that it had registered and nobody gave back: for teardown,
+    /// Returns the registrar, after `forget` has got each remaining registration. For teardown,
     /// when no thread uses the cache any more. Descriptors are closed.
     pub fn close(self, mut forget: impl FnMut(&mut R, &Keys)) -> R {
         let inside = self.inside.into_inner().unwrap_or_else(PoisonError::into_inner);
