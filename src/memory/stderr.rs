@@ -1,6 +1,8 @@
-//! Standard error without the lock of the standard library: a child that was forked while another
-//! thread of its parent held it would wait for it for ever. And without SIGPIPE, which ends a
-//! program whose reader of standard error has gone.
+//! Standard error without the standard library's lock, and without SIGPIPE.
+//!
+//! - The lock: if another thread of the parent held it at a fork, the child would wait for it for
+//!   ever.
+//! - SIGPIPE ends a program whose reader of standard error has gone.
 
 extern crate std;
 

@@ -1,7 +1,7 @@
 //! The thread that executes what GPUs queue.
 //!
-//! There is one for a process, while a communicator lives. It spins while there is work, and naps
-//! once nothing has come for a while: a doorbell is a store, which wakes nobody.
+//! A process has one while a communicator lives. It spins while there is work. After a while
+//! without work it naps: a doorbell is a store, which wakes no thread.
 
 extern crate std;
 

@@ -1,8 +1,8 @@
 //! Memory with an exportable handle: the driver's virtual memory management.
 //!
-//! A descriptor of an allocation goes to another process, which maps it into its own address space.
-//! The allocation lives until the last process that has mapped it lets go, so an importer that dies
-//! does no harm, and one that forgets keeps the memory.
+//! Another process gets a descriptor of an allocation, and maps it into its own address space. The
+//! allocation lives until the last process has unmapped it. So an importer that dies does no harm.
+//! One that forgets to unmap keeps the memory.
 
 extern crate std;
 
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The handle type of descriptors.
 const POSIX: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-/// What an exported descriptor without room under a number of ours counts as.
+/// The error of an export when this process can open no further descriptor.
 const NO_DESCRIPTOR: CudaError =
     CudaError { call: "cuMemExportToShareableHandle", code: 304, name: Text::EMPTY };
 /// Address space is taken in steps of this, at least the granularity of every GPU.

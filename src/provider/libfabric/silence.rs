@@ -1,4 +1,4 @@
-//! Peers that are sent ops of which none ends.
+//! Peers whose ops never end.
 //!
 //! A library may hold an op for as long as it likes: `tcp` retransmits for a quarter of an hour,
 //! others for ever. [`Config::silence_max`](super::Config::silence_max) limits this. A peer that
