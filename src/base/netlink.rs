@@ -1,5 +1,5 @@
-//! Questions to the kernel's network tables, one at a time, over netlink: how they and the answers
-//! are laid out. Who may call the system asks them.
+//! Layout of netlink requests for entries of the kernel's network tables, and of the answers. This
+//! module makes no system call; its callers do.
 //!
 //! *Source*: netlink(7), rtnetlink(7).
 #![forbid(unsafe_code)]

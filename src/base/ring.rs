@@ -1,7 +1,8 @@
-//! A bounded queue from one thread to another, over storage that the caller owns.
+//! A bounded queue from one thread to another, over storage of the caller.
 //!
-//! Indices run freely and wrap at 2^32; each side keeps a copy of the other's index and looks at
-//! the real one only when the copy says full (or empty), so that a burst costs no shared line.
+//! Indices count freely and wrap at 2^32. Each side keeps a copy of the other side's index, and
+//! reads the real one only when the copy says full or empty. So a burst shares no cache line of the
+//! indices.
 
 use super::sync::{AtomicU32, CachePadded, Cell, Ordering};
 

@@ -1,12 +1,14 @@
-//! What happens to our sockets in a forked child: they end there.
+//! Forked children do not keep our sockets.
 //!
-//! A child has copies of all descriptors, and while it lives the kernel keeps what they name: a
-//! killed parent's peers would hear nothing of its death, and whoever dials it would wait in a
-//! queue that nobody answers. So in the child each socket's number is made to name `/dev/null`;
-//! closed, it could be given to a file of the child's, which a destructor would then close.
+//! A child has copies of all descriptors, and the kernel keeps a socket while a copy is open. If
+//! the parent is killed, its peers would not notice. New peers would wait in a queue that no
+//! process serves.
 //!
-//! What runs another program with vfork(2) or posix_spawn(3) has no such child, and exec(2) closes
-//! our sockets anyway. A bare clone(2) is not noticed.
+//! So a child replaces each of our descriptors by `/dev/null`. It does not close them: the child
+//! could open a file under the same number, which a destructor would then close.
+//!
+//! - vfork(2) and posix_spawn(3) run another program: exec(2) closes our sockets.
+//! - A bare clone(2) is not noticed.
 
 extern crate std;
 

@@ -1,8 +1,9 @@
-//! Sockets that have been accepted and have not said who they are: answered, bounded, dropped.
+//! Accepted sockets that have not sent their first frame yet.
 //!
-//! A stranger never uses up a link: until its first frame is whole and means us, a socket stands in
-//! a small table of its own, in which the oldest makes room for the newest, also when descriptors
-//! run out. Whoever is a peer and was pushed out dials again.
+//! They stand in a small table of their own, so that strangers take no link. A socket leaves the
+//! table when its first frame is whole and addressed to this endpoint. If the table is full, or the
+//! process has no descriptor left, the oldest socket is closed. A peer whose socket was closed
+//! dials again.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,10 +1,16 @@
-//! Lanes: the ways of one connection over TCP, each with data streams of its own (W8.10).
+//! Lanes of a connection over TCP: each has data streams of its own (W8.10).
 //!
-//! Lane 0 is up when the connection stands; the others join later, in the same way in which a lane
-//! that died comes back: the connector dials its streams ([`super::lane_dialing`]) and says on each
-//! which generation of which lane it is, and the listener gathers them. The data thread of either
-//! side gets them as soon as it wants the lane, which it says when it has let go of those before.
-//! The connector may be faster: what it has dialled is kept until it is wanted, the newest alone.
+//! Lane 0 is up when the connection stands. The others join later, in the same way as a lane that
+//! comes back after a failure:
+//!
+//! 1. The data thread of each side says that it wants the lane, after it let go of the old streams.
+//! 2. The connector dials the streams ([`super::lane_dialing`]). A hello on each stream names the
+//!    lane and its generation.
+//! 3. The listener gathers the streams of one generation.
+//! 4. The data thread gets the streams.
+//!
+//! The connector may dial before the listener's data thread wants the lane. The listener keeps the
+//! streams of the newest generation until then.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,11 +1,12 @@
-//! Whether a peer still answers: pings over links that are otherwise silent (W8.7).
+//! Pings over silent links tell whether a peer still answers (W8.7).
 //!
-//! A peer that is *dead* is noticed by the kernel: on one host by the pidfd, between hosts because
-//! nothing is acknowledged any more ([`super::stream`]), and its link ends. A peer that is
-//! *stopped*, or does not get a processor, still has a kernel that acknowledges: its link stays,
-//! and it is reported, once when it has said nothing for the deadline, and once when it speaks
-//! again. Time is monotonic; and time in which we did not look ourselves counts for nobody. A data
-//! stream whose packets vanish while its link answers is the business of [`super::stalls`].
+//! - A *dead* peer is noticed through the kernel: by a pidfd on one host, by missing
+//!   acknowledgements between hosts ([`super::stream`]). Its link ends.
+//! - A *stopped* peer, or one without a processor, has a kernel that still acknowledges. Its link
+//!   stays. One report is made when it was silent for the deadline, another when it speaks again.
+//!
+//! Time is monotonic. Time in which this process did not look is not counted as silence. Data
+//! streams that lose packets while the link answers are handled in [`super::stalls`].
 #![forbid(unsafe_code)]
 
 use super::channel::Channel;

@@ -1,42 +1,57 @@
-//! The side band: who talks to whom, before and beside the data path. Within a host, and between.
+//! The side band: it makes connections within a host and between hosts, beside the data path.
 //!
-//! A [`Band`] belongs to one endpoint. It is a passive state machine behind one lock
-//! ([`control`]), driven by whoever has time: its own thread, which sleeps until a socket is ready
-//! and so answers peers while the application computes, and every caller of `connect` and
-//! `accept`, so that a caller who polls does not wait for a thread to wake. The data path never
-//! takes the lock: it learns of connections from a queue of [`BandEvent`]s. The thread runs from
-//! open; when the last listener, handshake and link is gone it ends, and the next use starts it.
+//! A [`Band`] belongs to one endpoint. It is a passive state machine behind one lock ([`control`]).
+//! Two kinds of callers drive it:
 //!
-//! Two endpoints share one *link* per direction of connecting. Within a host it is a socket, an
-//! arena of each side with the rings that it writes ([`rings`]), both doorbells, and the verdict of
-//! a trial whether each can read the other's memory; between hosts it is a TCP socket. The first
-//! connection pays for it (`LinkHello`, `LinkReply`, `LinkReady`, W8.1); later ones are two frames
-//! (`Connect`, `Accepted`, W8.2), or over TCP a socket per data stream and `Accepted`
-//! ([`streams`]). The listening side answers without waiting for `accept`, so that two ranks that
-//! both connect first do not wait for each other. How a listener is found is in [`dialing`] and
-//! [`route`].
+//! - its own thread, which sleeps until a socket is ready. So peers are answered while the
+//!   application computes.
+//! - each caller of `connect` and `accept`. So a caller that polls does not wait for a thread to
+//!   wake.
+//!
+//! The data path never takes the lock: it learns of connections from a queue of [`BandEvent`]s. The
+//! thread starts at open. It ends with the last listener, handshake and link, and the next use
+//! starts it again.
+//!
+//! # Links
+//!
+//! Two endpoints share one *link* per direction of connecting. The first connection sets it up
+//! (`LinkHello`, `LinkReply`, `LinkReady`, W8.1).
+//!
+//! - Within a host a link is a socket, an arena of each side with the rings that it writes
+//!   ([`rings`]), and both doorbells. A trial shows whether each side can read the other's memory.
+//!   Each further connection takes two frames (`Connect`, `Accepted`, W8.2).
+//! - Between hosts a link is a TCP socket. Each further connection takes a socket per data stream,
+//!   and `Accepted` ([`streams`]).
+//!
+//! The listening side answers without waiting for `accept`. So two ranks that both connect first do
+//! not wait for each other. [`dialing`] and [`route`] find the listener. A link without connections
+//! is kept for the next one until its place is needed ([`idle`]). Sockets without a valid hello
+//! stand in a small table apart from the links ([`greeting`]), so that scanners cost little.
+//!
+//! # Lanes
 //!
 //! A connection over TCP may have several *lanes*, each with streams of its own and between other
-//! addresses ([`plan`]): lane 0 is up when the connection stands, others join, and one that dies
-//! comes back while the connection stands ([`lanes`], [`lane_dialing`]). The link is one socket on
-//! one path; where other lanes live it may be lost and come back, too ([`outage`], [`resume`]). A
-//! lane whose interface loses its carrier is given up at once ([`carrier`]). On one host lanes over
-//! TCP may join a connection through shared memory ([`mod@together`]).
+//! addresses ([`plan`]).
 //!
-//! A link without connections is kept for the next one as long as nobody else needs its place
-//! ([`idle`]).
+//! - Lane 0 is up when the connection stands. Others join later, and a lane that failed comes back
+//!   ([`lanes`], [`lane_dialing`]).
+//! - A link is one socket on one path. It may be lost and come back while other lanes work
+//!   ([`outage`], [`resume`]).
+//! - A lane whose interface loses its carrier is given up at once ([`carrier`]).
+//! - Within a host, lanes over TCP may join a connection over shared memory ([`mod@together`]).
 //!
-//! Who has not said a valid hello stands in a small table apart from the links ([`greeting`]), so
-//! that scanners cost little and disturb nobody.
+//! # Reuse
 //!
-//! A connection's slot, arena space and mailbox are used again only when both sides have said
-//! `Closed` or the link is dead, because until then the peer may still write there. An attempt over
-//! TCP that is given up need not wait: its sockets are closed, and what comes later is known by its
-//! number to be late.
+//! The peer may write to a connection's slot, arena space and mailbox until both sides have said
+//! `Closed` or the link is dead. They are reused only after that. An attempt over TCP that is given
+//! up need not wait: its sockets are closed, and late frames are known by their number.
 //!
-//! Nothing allocates between [`Band::open`] and [`Band::close`], on any thread, but the start of a
-//! thread that had ended. Kernel calls are in [`os`], [`socket`], [`stream`], [`ifaddrs`],
-//! [`netlink`], [`routed`] and [`fork`] only; all other files forbid unsafe code.
+//! # Rules
+//!
+//! - Nothing allocates between [`Band::open`] and [`Band::close`], on any thread. The one exception
+//!   is the start of the thread after it has ended.
+//! - Kernel calls are in [`os`], [`socket`], [`stream`], [`ifaddrs`], [`netlink`], [`routed`] and
+//!   [`fork`] only. All other files forbid unsafe code.
 
 extern crate std;
 

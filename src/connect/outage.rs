@@ -1,24 +1,24 @@
-//! Links that have lost their path while other lanes live (W8.11).
+//! Control channels whose path failed while other lanes of their connections still work (W8.11).
 //!
-//! A link over TCP is one socket on one path. When that goes silent, or the socket ends,
-//! connections of one lane end with it; those of several stay, and their lanes are judged by
-//! themselves ([`super::stalls`]). Whether the peer lives is then seen from the lanes:
+//! A link over TCP is one socket on one path. When the path goes silent or the socket ends,
+//! connections of one lane end with it. Connections of several lanes stay; [`super::stalls`] judges
+//! their lanes. The lanes show whether the peer is alive:
 //!
-//! - Of a *silent* link their kernels are asked, from the first ping on that is not answered. When
-//!   none has been heard for as long as a peer may be silent, the peer is dead: a host that dies
-//!   altogether is noticed within the deadline.
-//! - Of one whose socket *ended* it is asked whether theirs have, too. A process that dies takes
-//!   all of them with it; a firewall, or who kills a socket, does not.
-//! - Of lanes on ports, the data thread says whether their peer answers ([`super::vouch`]), which
-//!   is as good as a socket that stands and is heard.
+//! - The link is *silent*: the kernel is asked about the lanes, from the first unanswered ping on.
+//!   The peer is dead when no lane has heard it for as long as a peer may be silent. So a host that
+//!   dies is noticed within the deadline.
+//! - The link's socket *ended*: the peer is dead when the lanes' sockets have ended, too. A process
+//!   that dies closes all its sockets; a firewall does not.
+//! - Lanes on ports: the data thread says whether the peer answers ([`super::vouch`]). That counts
+//!   as much as a socket that stands and is heard.
 //!
-//! The side that connected dials the link again ([`super::resume`]); an address at which nobody
-//! listens any more says that the peer is dead, too.
+//! The side that connected dials the link again ([`super::resume`]). If the peer's address refuses
+//! the dial, the peer is dead, too.
 //!
-//! The old socket is kept, unread, until another takes its place: its end would make the peer look
-//! whether this process is gone. For the same reason the kernel is not told to give up a link's
-//! socket by itself once a connection of several lanes runs over it. Where we listen the socket
-//! comes back into use when the peer, which may have noticed nothing, goes on talking on it.
+//! The old socket stays open and unread until a new one replaces it. If it were closed, the peer
+//! would check whether this process is gone. For the same reason the kernel's own timeout is
+//! switched off for links with connections of several lanes. The listening side uses the old socket
+//! again when the peer goes on sending on it: the peer may have noticed nothing.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,8 +1,9 @@
-//! Lanes over ports of RDMA or libfabric: pairs of ends that both prepare and tell the other of
-//! (W8.14). A "queue pair" is either kind here.
+//! Lanes over ports of RDMA or libfabric: each side prepares an end and describes it to the peer
+//! (W8.14). A "queue pair" here is either kind of end.
 //!
-//! Such a lane has no sockets. Its queue pairs are the data thread's; here is who says what to
-//! whom, over the link of the connection, and which generation of the lane both mean:
+//! Such a lane has no sockets, and the data thread owns its queue pairs. This module sends the ends
+//! over the link of the connection. It also keeps the lane's generation, which the connector
+//! counts:
 //!
 //! ```text
 //! data thread          connector                                listener
@@ -18,16 +19,15 @@
 //! a newer ASK                                                   Held: is told, then gets the end
 //! ```
 //!
-//! The connector counts the generations. The listener connects its end before it answers, so that
-//! the connector may send as soon as it has the answer; the listener sends when it has heard the
-//! connector on the queue pair.
-//!
-//! Each generation has a new end of the listener's. The connector's is new when it has had an end
-//! of the listener's; one that it has asked with in vain, it asks with again. It has not connected
-//! that, so that nothing is under way from it, and nothing it takes is under way to it: the
-//! listener has sent nothing there before it heard of it. What rails of libfabric say to each other
-//! before (that an end is no more, a request for a connection) bears the listener's own token, or
-//! is answered by a failure: the next generation then has new ends of both.
+//! - The listener connects its end before it answers. So the connector may send as soon as it has
+//!   the answer.
+//! - The listener sends after it has heard the connector on the queue pair.
+//! - The listener prepares a new end for each generation.
+//! - The connector prepares a new end only if it has received an end of the listener's. Otherwise
+//!   it asks again with the same one: it has not connected that end, so nothing is under way on it.
+//! - libfabric rails may send early messages: a connection request, or that an end is closed. Such
+//!   a message carries the listener's own token, or it is answered by a failure. After a failure,
+//!   both sides prepare new ends for the next generation.
 #![forbid(unsafe_code)]
 
 use super::connection::Phase;

@@ -1,4 +1,4 @@
-//! Who is at the other end, in words.
+//! How log lines and errors name a peer.
 #![forbid(unsafe_code)]
 
 use super::tried::Tried;

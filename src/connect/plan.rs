@@ -1,10 +1,13 @@
-//! Which addresses the lanes of a connection take. Pure arithmetic.
+//! The addresses that the lanes of a connection use. Pure arithmetic.
 //!
-//! Lane 0 goes where the link goes. Each further lane goes between an address of ours and one of
-//! the peer's that are in one subnet, so that lanes run over different interfaces: an address that
-//! no lane has yet comes before one that has, on either side, and before that a network device that
-//! no lane has: what goes over one cable ends with it. All are of the link's family: the two
-//! addresses that an interface mostly has would else be two lanes over it.
+//! Lane 0 uses the addresses of the link. Each further lane joins one of our addresses and one of
+//! the peer's in the same subnet. The choice spreads lanes over interfaces, in this order:
+//!
+//! 1. network devices with the fewest lanes: a cable that fails takes down all its lanes;
+//! 2. addresses with the fewest lanes.
+//!
+//! All addresses are of the link's family. Otherwise an interface with an IPv4 and an IPv6 address
+//! would get two lanes.
 #![forbid(unsafe_code)]
 
 use super::interfaces::{ip_of, is_common_subnet};

@@ -1,10 +1,11 @@
 //! How a lost link gets another socket (W8.11).
 //!
-//! The side that connected dials the peer's addresses in turn, as a link of its own that serves
-//! nothing else: its hellos say which link it takes over, and prove that they know both numbers of
-//! that. When it would stand, its socket moves into the record of the lost link, which has kept its
-//! numbers and connections. What may have been lost on the way is said again. An address at which
-//! the peer answered before, and where now nobody listens, says that its process is gone.
+//! The side that connected dials the peer's addresses in turn, over a temporary link that serves
+//! nothing else. Its hellos name the lost link, and prove that both sides know both numbers of it.
+//! When the temporary link would stand, its socket moves into the record of the lost link. That has
+//! kept its numbers and connections. Frames that may have been lost are sent again.
+//!
+//! If an address answered before and now refuses the dial, the peer's process is dead.
 #![forbid(unsafe_code)]
 
 use super::connection::{NONE, Phase};

@@ -1,6 +1,8 @@
-//! Out of which interface the kernel sends what begins at an address: hosts with several NICs often
-//! have routes of their own for each (`ip rule add from`), which a socket that is bound to no
-//! address does not see. Asks netlink. One of the files of this room that call the C library.
+//! Which interface the kernel uses for packets from one of our addresses.
+//!
+//! Hosts with several NICs often have a routing table for each (`ip rule add from`). A socket that
+//! is bound to no address does not use these. So this module asks netlink. It is one of the files
+//! of this room that call the C library.
 //!
 //! *Source*: rtnetlink(7); `inet_rtm_getroute` in Linux's `net/ipv4/route.c`.
 

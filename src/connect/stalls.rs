@@ -1,11 +1,15 @@
-//! Data streams whose packets vanish while their link answers: one path of several, or a firewall
-//! that has forgotten one socket.
+//! Data streams whose packets are lost while their link answers.
 //!
-//! The kernel would try again for a quarter of an hour. So each stream's unacknowledged bytes are
-//! looked at a few times per deadline, and a connection ends whose peer's host has acknowledged
-//! nothing for as long as ends a link ([`Control::silence_ms`]), although the link was heard since;
-//! of a connection with several lanes, the lane ends. While the link is lost, another lane of the
-//! connection must have been heard instead ([`super::outage`]).
+//! One path of several may be down, or a firewall may have forgotten one socket. The kernel would
+//! retransmit for a quarter of an hour. So this module looks at each stream's unacknowledged bytes
+//! a few times per deadline. The limit is the silence that ends a link ([`Control::silence_ms`]).
+//!
+//! | the peer's host acknowledged nothing for the limit | what happens |
+//! |---|---|
+//! | connection of one lane, and the link was heard since | the connection ends |
+//! | connection of several lanes, and the link was heard since | the lane ends |
+//! | the link is lost ([`super::outage`]) | the lane ends if another lane was heard since |
+//!
 //! A peer that does not read is no such case: its host acknowledges that its window is closed.
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! How connections stand, asked and answered over the side band (W8.12), for reports of stalls.
+//! Questions and answers about how connections stand, over the side band (W8.12), for stall
+//! reports.
 //!
-//! The thread of the side band answers by itself, with what the data thread has left, and says when
-//! it was left: so a program that makes no progress is told from a process that does not run. What
-//! a peer says here is for people, and decides nothing but whether its program polls, where a rail
+//! The data thread leaves a status; the thread of the side band answers with it, and says how old
+//! it is. This tells a program that makes no progress from a process that does not run. A peer's
+//! status is for people. It decides one thing only: whether the peer's program polls, where a rail
 //! must know that (`doc/decisions/0020`).
 #![forbid(unsafe_code)]
 

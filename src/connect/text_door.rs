@@ -1,5 +1,7 @@
-//! A socket at which other processes of this user, or root, ask for a text: under an abstract name
-//! that has the process's id in it. Who dials gets the lines, one record each, and then the end.
+//! A socket at which another process of the same user, or of root, can ask for a text.
+//!
+//! It listens under an abstract name that contains the process id. A caller gets the lines, one
+//! record each, and then the end.
 #![forbid(unsafe_code)]
 
 extern crate std;

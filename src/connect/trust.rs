@@ -1,6 +1,12 @@
-//! Who may be a peer: who has the shared key, and where there is none, on this host the processes
-//! of this user, of root, and of users that a setting names. What the kernel says of the process at
-//! the other end of a local socket (`SO_PEERCRED`) decides before anything else is said.
+//! Which processes may be peers.
+//!
+//! | shared key | a peer must |
+//! |---|---|
+//! | set | have the key |
+//! | not set | on this host: run as this user, as root, or as a user that a setting names |
+//!
+//! The kernel names the user at the other end of a local socket (`SO_PEERCRED`). This check comes
+//! before any frame.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,16 +1,18 @@
-//! Lanes that vouch for a peer, while its link is lost.
+//! Lanes that show whether the peer is alive while its link is lost.
 //!
-//! Of a socket, this thread asks the kernel when its peer was heard. Any other lane is the data
-//! thread's, and no other may look at it; so that is asked, by an event, whether the peer answers
-//! on one ([`BandEvent::Vouch`]), and says so ([`Vouch`]). On queue pairs it is the peer's device
-//! that answers, also for a process that is stopped. For one that is dead it does while a child
-//! that was forked holds the queue pairs, so that where sockets have ended, as they do when a
-//! process dies, the peer's program must have sent something lately. Over libfabric it is the
-//! program that answers: one that does not call the library is not heard there.
+//! For sockets, this thread asks the kernel when the peer was heard. All other lanes belong to the
+//! data thread. So an event asks that thread whether the peer answers on one of them
+//! ([`BandEvent::Vouch`]), and it replies with a [`Vouch`].
 //!
-//! Of a program of ours that does not call the library nothing is known, and its peer is not given
-//! up meanwhile: it is asked when it does call. Ends on vendors' rails do not vouch: their
-//! libraries may only say that they have taken the bytes.
+//! - On a queue pair the peer's device answers, also for a stopped process. For a dead process it
+//!   answers while a forked child holds the queue pair. So where the sockets have ended, as when a
+//!   process dies, the peer's program must have sent something lately.
+//! - Over libfabric the peer's program answers. A program that does not call the library is not
+//!   heard.
+//! - On a vendor's rail nothing vouches: the library may only say that it has taken the bytes.
+//!
+//! If our own program does not call the library, nothing is known about the peer. The peer is not
+//! given up meanwhile: the question waits for the next call.
 #![forbid(unsafe_code)]
 
 use super::connection::NONE;

@@ -1,10 +1,15 @@
-//! From which of our addresses one of another host is dialled, where interfaces were chosen.
+//! Which local address is used to dial another host, where interfaces were chosen.
 //!
-//! A listener that was told its interfaces answers at their addresses alone; a connector goes out
-//! of them alone. A common subnet needs no question. Through a router the kernel chooses the
-//! address. One of an interface that was left out is no way: then an address of ours goes whose own
-//! routes lead there by its interface, and else the kernel's, if it may be used where none of those
-//! chosen leads. Peers of this host are not concerned.
+//! A listener answers only at the addresses of its chosen interfaces, and a connector uses only
+//! these. The choice, first match first:
+//!
+//! 1. An address of ours in the same subnet.
+//! 2. Through a router: the address that the kernel chooses, unless its interface was left out.
+//! 3. An address of a chosen interface whose own routes lead there through that interface.
+//! 4. The kernel's choice, if its interface may be used where no chosen one leads.
+//! 5. Otherwise the dial is refused.
+//!
+//! Peers of this host are not concerned.
 #![forbid(unsafe_code)]
 
 use super::channel::Channel;

@@ -1,5 +1,7 @@
-//! What is wrong, in words: why requests do not end, from snapshots; and what this process runs on,
-//! read from files that the kernel offers. Control path.
+//! Diagnosis in words, on the control path.
+//!
+//! - [`stall`] and [`lost`]: why requests do not end, from snapshots
+//! - [`kernel`]: what this process runs on, from files of the kernel
 #![forbid(unsafe_code)]
 
 pub mod kernel;

@@ -1,5 +1,8 @@
-//! The lanes of connections: what the side band brings is opened in the rail, what the machine lets
-//! go of is given back to the side band, and people are told which are lost and back.
+//! The lanes of connections, between the side band and the rails.
+//!
+//! - Sockets or queue pairs that the side band brings are opened in the rail.
+//! - What the machine lets go of is given back to the side band.
+//! - The log names each lane that was lost, and each that is back.
 #![forbid(unsafe_code)]
 
 use super::endpoint::{ConnectionRail, Endpoint};

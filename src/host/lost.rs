@@ -1,12 +1,19 @@
-//! Rails over TCP that have lost something although their sockets stand, and no kernel knows: bytes
-//! were changed on the way. When a request stands for long, both sides say how they stand, a few
-//! times in the time after which a request counts as stalled. What we have sent, has reached the
-//! peer's host, and is not acknowledged although the peer's program has polled before each of these
-//! looks, is lost: the rail fails, and what it carried is sorted out over another, or the
-//! connection ends by name. A peer whose program does not poll is reported and never given up.
+//! Bytes that a TCP rail has lost although its socket stands: the bytes were changed on the way,
+//! and no kernel knows.
 //!
-//! Each side judges what it has sent itself. A peer that asks because a request of its own stands
-//! is asked back, so that a message is found, too, which its sender has long forgotten.
+//! When a request stands for long, both sides say how they stand, a few times within
+//! `CROSSTIE_STALL_MS`. Each side judges what it has sent itself. Bytes are lost when all of this
+//! holds at each of these looks:
+//!
+//! - they have reached the peer's host;
+//! - the peer's program has polled since the last look;
+//! - the peer has not acknowledged them.
+//!
+//! Then the rail fails. Another rail carries the rest, or the connection ends with an error. A peer
+//! whose program does not poll is reported and never given up.
+//!
+//! A peer may ask because a request of its own stands. It is asked back. So a lost message is found
+//! even if its sender no longer waits for it.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,8 +1,8 @@
-//! An endpoint that owns its block and the memory that its messages lie in, for the tool.
+//! An endpoint that owns its block and its message buffers, for the tool.
 //!
-//! Unlike [`Endpoint`], whose caller vouches for memory, everything here is safe to call: buffers
-//! live as long as the endpoint, and their contents are touched through raw pointers and volatile
-//! accesses only, because the peer may write them at any time.
+//! An [`Endpoint`]'s caller vouches for memory; here every call is safe. Buffers live as long as
+//! the endpoint. Their contents are accessed through raw pointers and volatile accesses only,
+//! because the peer may write them at any time.
 
 extern crate std;
 

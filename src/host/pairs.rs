@@ -1,13 +1,14 @@
-//! Lanes over ports of RDMA, libfabric or vendors: the data thread prepares an end, a queue pair or
-//! a peer of an endpoint that others share, the side band tells the peer of it and brings the
-//! peer's, and both are joined.
+//! Lanes over ports of RDMA, libfabric or vendors.
+//!
+//! The data thread prepares an end: a queue pair, or a peer of a shared endpoint. The side band
+//! describes it to the peer, and brings the peer's end. Then the two ends are joined.
 //!
 //! ```text
 //! queue pair   closed ─pair_offer─► prepared ─pair_came─► live ─the lane fails─► fenced
 //!              fenced ─both sides─► detached ─pair_offer, next generation─► prepared
 //! ```
 //!
-//! Whoever listens connects its end before the peer's may send, and sends when it has heard the
+//! The listener connects its end before the connector's may send. It sends after it has heard the
 //! peer ([`crate::transport::LaneJoin`]).
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! Requests that do not end are reported, with what both sides say of them. The data thread looks
-//! at its requests when the side band's thread tells it to, a few times in the time after which a
-//! request counts as stalled; it then asks the peer, and waits a second at most for the answer.
+//! Reports of stalled requests, with the state of both sides.
+//!
+//! The side band's thread tells the data thread to look, a few times within `CROSSTIE_STALL_MS`.
+//! The data thread then asks the peer, and waits one second at most for the answer.
 #![forbid(unsafe_code)]
 
 extern crate std;

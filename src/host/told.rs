@@ -1,5 +1,7 @@
-//! What people were told of one rail: a line for each loss and one for each return, but of a rail
-//! that flaps no more than a few in a while, and then how often it was lost.
+//! Which log lines a rail still owes: one for each loss, one for each return.
+//!
+//! A rail that flaps gets at most `LINES_MAX` lines in `WINDOW_MS`. After that, one line says how
+//! often it was lost.
 #![forbid(unsafe_code)]
 
 /// In what time a rail has [`LINES_MAX`] lines at most.

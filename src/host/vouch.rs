@@ -1,6 +1,8 @@
-//! Lanes that vouch for a peer whose side band is lost ([`crate::connect::Vouch`]): queue pairs are
-//! given something that the peer's device answers, and over libfabric its program is asked
-//! something; they are looked at until one has heard it.
+//! Lanes that show whether the peer is alive while its side band is lost
+//! ([`crate::connect::Vouch`]).
+//!
+//! On a queue pair, something is posted that the peer's device answers. Over libfabric, the peer's
+//! program is asked. The lanes are polled until one has heard the peer, or the time is over.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,9 +1,9 @@
-//! How much memory this host, and the cgroup of this process, can still give.
+//! How much memory this host and the cgroup of this process can still give.
 //!
-//! An anonymous file that processes share has no limit of its own (shmem is charged to the host and
-//! the cgroup alone), and allocating its pages beyond what there is ends in the kernel's OOM killer
-//! instead of ENOMEM. So what is asked for is compared first. It is a moment's view: who takes what
-//! was counted here in the meantime is not seen.
+//! A shared anonymous file has no limit of its own: shmem is charged to the host and the cgroup.
+//! Pages beyond these limits end in the kernel's OOM killer instead of ENOMEM. So the size is
+//! checked before the allocation. The answer holds for a moment only: other processes may take the
+//! memory meanwhile.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -40,10 +40,14 @@ const V1: Names = Names {
     files: ["total_inactive_file ", "total_active_file "],
 };
 
-/// Bytes that can still be allocated: the least of what the host has available, with its swap, and
-/// what each cgroup around this process may still take; what cannot be read counts as without end.
+/// Bytes that can still be allocated: the minimum of two limits.
 ///
-/// *Cost*: a few files of the kernel's are read; never calls malloc.
+/// - the host's available memory and swap;
+/// - what each cgroup around this process may still take.
+///
+/// A limit that cannot be read counts as infinite.
+///
+/// *Cost*: reads a few files of the kernel; never calls malloc.
 pub fn bytes() -> u64 {
     let mut text = [0; TEXT_BYTES];
     let host = read("/proc/meminfo".as_bytes(), &mut text).map_or(u64::MAX, host_bytes);
@@ -55,7 +59,7 @@ pub fn bytes() -> u64 {
         .fold(host, |least, (names, path)| least.min(groups_bytes(names, path)))
 }
 
-/// What `/proc/meminfo` says can be had: memory, and swap.
+/// Available memory and free swap, from `/proc/meminfo`.
 fn host_bytes(meminfo: &str) -> u64 {
     let of = |name: &str| field(meminfo, name).map(|kib| kib.saturating_mul(1024));
     let Some(available) = of("MemAvailable:") else { return u64::MAX };
@@ -68,7 +72,8 @@ fn field(text: &str, name: &str) -> Option<u64> {
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Of a line of `/proc/self/cgroup`, the path where memory is accounted, and by which names.
+/// The path and the file names of the cgroup that accounts memory, from a line of
+/// `/proc/self/cgroup`.
 fn memory_group(line: &str) -> Option<(&'static Names, &str)> {
     let mut parts = line.splitn(3, ':');
     let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -103,7 +108,8 @@ fn group_bytes(names: &Names, path: &str) -> u64 {
     left(names, limit, used, stat)
 }
 
-/// What a group with this limit may still take: the kernel drops pages of files before it kills.
+/// How much a group with this limit may still take. The kernel drops pages of files before it
+/// kills.
 fn left(names: &Names, limit: u64, used: u64, stat: &str) -> u64 {
     let of = |name: &&str| field(stat, name).unwrap_or(0);
     let files = names.files.iter().map(of).fold(0, u64::saturating_add);

@@ -77,8 +77,8 @@ pub enum PinError {
     System(Errno),
 }
 
-/// Keeps a thread on `cpus` and on no others. A thread may use CPUs that whoever has started it may
-/// not: only the cpuset binds both.
+/// Keeps a thread on `cpus` and on no others. A thread may use CPUs that its creator may not: only
+/// the cpuset binds both.
 pub fn thread_pin(thread: &JoinHandle<()>, cpus: &CpuSet) -> Result<(), PinError> {
     // SAFETY: plain sets of bits, for which zero is a value.
     let (mut set, mut got): (libc::cpu_set_t, libc::cpu_set_t) =

@@ -8,7 +8,7 @@ impl Errno {
     /// Not enough memory or space.
     pub const NO_MEMORY: Errno = Errno(libc::ENOMEM);
 
-    /// What the last failed call of this thread left.
+    /// The error of this thread's last failed call.
     pub fn last() -> Errno {
         // SAFETY: the location of this thread's errno is always valid.
         Errno(unsafe { *libc::__errno_location() })

@@ -49,10 +49,10 @@ impl Extent {
     }
 }
 
-/// Page-aligned allocations in one mapping that peers map too.
+/// Page-aligned allocations in one mapping that peers map, too.
 ///
-/// A peer that maps [`SharedHeap::fd`] finds the byte that stands at `start() + offset` here at
-/// `its start + offset`. The first `head_bytes` belong to the creator.
+/// A byte at `start() + offset` here is at `its start + offset` in a peer that maps
+/// [`SharedHeap::fd`]. The first `head_bytes` belong to the creator.
 #[derive(Debug)]
 pub struct SharedHeap {
     mapping: SharedMapping,
@@ -89,11 +89,11 @@ impl SharedHeap {
         Ok(SharedHeap { mapping, head_bytes, page_bytes, live, sealed, available })
     }
 
-    /// Allocates `bytes`, rounded up to whole pages; the pages are there when this returns.
+    /// Allocates `bytes`, rounded up to whole pages. The pages are there when this returns.
     ///
     /// *Shape*: address and length in bytes; the address is a multiple of the page size.
-    /// *Errors*: besides the system's own ENOMEM the same where the host or a cgroup has less than
-    /// that left ([`available::bytes`]): the kernel would kill rather than refuse.
+    /// *Errors*: ENOMEM of the system. Also ENOMEM if the host or a cgroup has less left
+    /// ([`available::bytes`]): the kernel would kill a process instead of refusing.
     /// *Cost*: some system calls and a walk over the live allocations; never calls malloc.
     pub fn allocate(&self, bytes: usize) -> Result<(*mut u8, usize), HeapError> {
         let length = bytes.checked_next_multiple_of(self.page_bytes).ok_or(HeapError::Argument)?;
@@ -128,11 +128,11 @@ impl SharedHeap {
         Ok((unsafe { self.mapping.start().add(offset) }, length))
     }
 
-    /// Gives an allocation's pages back to the system; or, once peers can map the heap, zeroes them
-    /// and keeps them for later allocations.
+    /// Gives an allocation's pages back to the system. Once peers can map the heap, zeroes them
+    /// instead and keeps them for later allocations.
     ///
     /// # Safety
-    /// - nobody uses the allocation any more; a region registered in it has been deregistered.
+    /// - the allocation is no longer used, and a region registered in it has been deregistered.
     pub unsafe fn free(&self, address: *mut u8) -> Result<(), HeapError> {
         let offset = (address as usize).wrapping_sub(self.mapping.start() as usize);
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,8 +168,7 @@ impl SharedHeap {
         self.mapping.length()
     }
 
-    /// Seals the file, which is about to be handed to a peer: it can only be read from then on, but
-    /// by us.
+    /// Seals the file before it is handed to a peer. From then on only this process can write it.
     ///
     /// *Errors*: EINVAL: this kernel (before 5.1) has no such seal, and peers could write.
     pub fn seal(&self) -> Result<(), Errno> {

@@ -1,7 +1,7 @@
-//! Reading another process's memory through the kernel, one copy and no help of the other side.
+//! Reads of another process's memory through the kernel: one copy, without help of the other side.
 //!
-//! Whether the kernel allows it depends on user ids, capabilities, seccomp and Yama, so it is tried
-//! once per link ([`probe`]) with a word whose value the side band told.
+//! User ids, capabilities, seccomp and Yama decide whether the kernel allows it. So it is tried
+//! once per link ([`probe`]), with a word whose value the side band told.
 
 extern crate std;
 

@@ -4,7 +4,7 @@ use crate::base::text::Text;
 use core::ffi::{CStr, c_void};
 use core::mem::{size_of, transmute_copy};
 
-/// What the loader says of the last call of this thread, which failed, or its beginning.
+/// The loader's text for the failed call that this thread made last, cut to its beginning.
 pub fn reason() -> Text<120> {
     // SAFETY: takes nothing; what it gives stands until this thread calls the loader again.
     let said = unsafe { libc::dlerror() };

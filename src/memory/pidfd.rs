@@ -1,5 +1,5 @@
-//! Another process's descriptors, where the kernel lets this one look into it: a parent's children,
-//! as a rule (pidfd_getfd(2); what is asked for is what ptrace(2) would be). Control path.
+//! Descriptors of another process, as a rule of a child (pidfd_getfd(2)). The kernel checks the
+//! same permissions as for ptrace(2). Control path.
 
 extern crate std;
 

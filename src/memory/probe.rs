@@ -34,7 +34,7 @@ pub fn cpu_pin(cpu: u32) -> Result<(), Errno> {
     Errno::check(result.into()).map(|_| ())
 }
 
-/// Nanoseconds of the clock that all processes of this host share and nobody sets.
+/// Nanoseconds of a clock that all processes of this host share and that cannot be set.
 #[inline]
 pub fn clock_ns() -> u64 {
     let mut told = libc::timespec { tv_sec: 0, tv_nsec: 0 };

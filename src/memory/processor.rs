@@ -8,7 +8,8 @@ pub fn offer() {
     unsafe { libc::sched_yield() };
 }
 
-/// Sleeps for as short as the kernel can, some 50 us: whoever waits for this processor runs.
+/// Sleeps for as short as the kernel can, some 50 us, so that another thread may run on this
+/// processor.
 pub fn nap() {
     let moment = libc::timespec { tv_sec: 0, tv_nsec: 1 };
     // SAFETY: `moment` is valid for the length of the call; what is left is not asked for.

@@ -20,7 +20,7 @@ unsafe impl Sync for Reserve {}
 impl Reserve {
     /// Reserves `length` bytes, not zero.
     ///
-    /// *Errors*: ENOMEM when the address space is limited, EAGAIN when locked memory is
+    /// *Errors*: ENOMEM if the address space is limited, EAGAIN if locked memory is
     /// (`mlockall(MCL_FUTURE)`).
     pub fn create(length: usize) -> Result<Reserve, Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -9,11 +9,11 @@ use crate::base::sync::{AtomicUsize, Ordering};
 use core::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// A mapping of an anonymous file; unmapped, and the descriptor closed, on drop.
+/// A mapping of an anonymous file. A drop unmaps it and closes the descriptor.
 ///
-/// The file is sealed against shrinking, so that no holder of the descriptor can make the pages
-/// disappear under another one; after [`SharedMapping::seal_writes`] also against writing by others
-/// than its maker. It is in no core dump, but for what was lent to the program.
+/// The file is sealed against shrinking, so that no holder of the descriptor can take the pages
+/// away. After [`SharedMapping::seal_writes`], only its maker can write it. It is in no core dump,
+/// except for ranges that were lent to the program.
 #[derive(Debug)]
 pub struct SharedMapping {
     start: *mut u8,
@@ -30,10 +30,10 @@ unsafe impl Send for SharedMapping {}
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// Reserves `reserve_bytes` of address space over a new file without allocating any of it.
+    /// Reserves `reserve_bytes` of address space over a new file, and allocates none of it.
     ///
-    /// *Errors*: the errno of the step that failed; ENOMEM when the address space is limited, EFBIG
-    /// when the size of files is, EAGAIN when locked memory is (`mlockall(MCL_FUTURE)`).
+    /// *Errors*: the errno of the step that failed. ENOMEM if the address space is limited, EFBIG
+    /// if the size of files is, EAGAIN if locked memory is (`mlockall(MCL_FUTURE)`).
     pub fn create(name: &CStr, reserve_bytes: usize) -> Result<SharedMapping, Errno> {
         if reserve_bytes as u64 > file_bytes_max() {
             // asking the kernel would end the process by SIGXFSZ (setrlimit(2), RLIMIT_FSIZE)
@@ -50,9 +50,9 @@ impl SharedMapping {
         Ok(SharedMapping { start, length: reserve_bytes, fd, used: AtomicUsize::new(0) })
     }
 
-    /// From now on nobody can write to the file but through the mapping that is there: who gets the
-    /// descriptor can map it for reading alone, however it is opened anew or its mapping changed.
-    /// Pages cannot be given back any more.
+    /// From now on only the existing mapping can write the file. Other holders of the descriptor
+    /// can map it for reading alone, even if they reopen it or change their mapping. Pages cannot
+    /// be given back any more.
     ///
     /// *Errors*: EINVAL: the kernel is older than 5.1 and has no such seal.
     pub fn seal_writes(&self) -> Result<(), Errno> {
@@ -68,26 +68,26 @@ impl SharedMapping {
 
     /// Maps a file that another process made, for reading and writing.
     ///
-    /// *Errors*: EINVAL when it is shorter than `bytes` or could be shrunk under us.
+    /// *Errors*: EINVAL if it is shorter than `bytes`, or its maker could shrink it.
     pub fn from_fd(fd: OwnedFd, bytes: usize) -> Result<SharedMapping, Errno> {
         let (start, length) = map_checked(&fd, bytes, bytes, Use::Internal)?;
         Ok(SharedMapping { start, length, fd, used: AtomicUsize::new(0) })
     }
 
-    /// Allocates the pages of a range for real.
+    /// Allocates the pages of a range.
     ///
-    /// *Errors*: ENOSPC or ENOMEM when there is no room; parts may have been allocated then, which
-    /// [`SharedMapping::release`] gives back.
+    /// *Errors*: ENOSPC or ENOMEM if there is no room. Parts may have been allocated then;
+    /// [`SharedMapping::release`] gives them back.
     pub fn populate(&self, offset: usize, length: usize) -> Result<(), Errno> {
         self.fallocate(0, offset, length)
     }
 
-    /// Makes a range read as zero, whatever an earlier use of it left, and allocates `parts` of it,
-    /// each an offset into the range and a length. Memory that the range has stays: pages of a
-    /// sealed file cannot be given back.
+    /// Makes a range read as zero, and allocates `parts` of it. Each part is an offset into the
+    /// range and a length. Memory that the range has stays: pages of a sealed file cannot be given
+    /// back.
     ///
-    /// *Cost*: a system call for each part; where something was before, two more for each piece
-    /// that has memory, which is written.
+    /// *Cost*: a system call for each part. Where the range was used before, two more for each
+    /// piece with memory, and a write to it.
     pub fn renew(
         &self,
         offset: usize,
@@ -143,10 +143,10 @@ impl SharedMapping {
         unsafe { space::change(at, length, Use::Reserved, Use::Program) }
     }
 
-    /// Hides a range, in whole pages, of which nothing is allocated.
+    /// Hides a range of whole pages that are not allocated.
     ///
     /// # Safety
-    /// - nobody touches it.
+    /// - the range is not accessed any more.
     pub(super) unsafe fn reserve(&self, offset: usize, length: usize) -> Result<(), Errno> {
         let at = self.range(offset, length).ok_or(Errno(libc::EINVAL))?;
         // SAFETY: the range lies in our mapping (`range`), and this function's contract.
@@ -158,9 +158,9 @@ impl SharedMapping {
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
     }
 
-    /// How many bytes of a range have no memory yet, or have some that was never touched.
+    /// How many bytes of a range have no memory yet, or memory that was never accessed.
     ///
-    /// *Cost*: two system calls for each piece that has some.
+    /// *Cost*: two system calls for each piece with memory.
     pub fn missing(&self, offset: usize, length: usize) -> usize {
         let end = offset.saturating_add(length);
         let seek = |from: usize, whence| {
@@ -235,9 +235,9 @@ unsafe impl Send for ViewMapping {}
 unsafe impl Sync for ViewMapping {}
 
 impl ViewMapping {
-    /// Maps a file as [`SharedMapping::from_fd`] does, and closes the descriptor. Where the address
-    /// space has no room for `bytes`, the first `head_bytes` are mapped: [`ViewMapping::length`]
-    /// says which.
+    /// Maps a file as [`SharedMapping::from_fd`] does, and closes the descriptor. If the address
+    /// space has no room for `bytes`, only the first `head_bytes` are mapped: see
+    /// [`ViewMapping::length`].
     pub fn new(fd: OwnedFd, bytes: usize, head_bytes: usize) -> Result<ViewMapping, Errno> {
         let (start, length) = map_checked(&fd, bytes, head_bytes, Use::View)?;
         Ok(ViewMapping { start, length })
@@ -261,9 +261,9 @@ impl Drop for ViewMapping {
     }
 }
 
-/// Allocates the whole pages of a range of a mapping for real, and builds their page tables; the
-/// bytes stay what they are. `false`: there is no memory. Where the kernel has no such call (before
-/// 5.14) the first touch allocates them.
+/// Allocates the whole pages of a range of a mapping, and builds their page tables. The bytes keep
+/// their values. `false`: there is no memory. Kernels before 5.14 have no such call: the first
+/// access allocates the pages.
 pub fn allocated(start: *mut u8, length: usize) -> bool {
     let page = super::heap::page_bytes();
     let from = start as usize;

@@ -1,16 +1,16 @@
-//! Address space that the kernel's operations on a whole process leave alone.
+//! Address space that operations on the whole process leave alone.
 //!
-//! A core dump writes all that a process has mapped, and of a shared file it allocates what was
-//! never written; `mlockall` allocates what is accessible. Of a reserved range that is more than
-//! the host has.
+//! The reserved ranges are larger than the host's memory. A core dump writes everything that is
+//! mapped, and allocates the unwritten pages of a shared file. `mlockall` allocates all accessible
+//! pages. So these ranges are excluded from both.
 
 use super::errno::Errno;
 use core::ptr;
 
-/// Who may touch a range, and whether it stands in core dumps.
+/// The access to a range, and whether it is in core dumps.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Use {
-    /// Nobody: it is reserved.
+    /// No access: it is reserved.
     Reserved,
     /// The library: it is in no core dump.
     Internal,
@@ -48,10 +48,12 @@ pub(super) fn map(
     Ok(start)
 }
 
-/// Changes what a range is used for. A kernel that takes no such advice dumps what it likes.
+/// Changes the use of a range. If the kernel refuses the advice about core dumps, nothing is
+/// reported.
 ///
 /// # Safety
-/// - whole pages of a mapping of [`map`], and nobody touches what becomes [`Use::Reserved`].
+/// - the range is whole pages of a mapping of [`map`];
+/// - pages that become [`Use::Reserved`] are no longer accessed.
 pub(super) unsafe fn change(
     start: *mut u8,
     length: usize,

@@ -1,6 +1,8 @@
-//! Standard error without the lock of the standard library: a child that was forked while another
-//! thread of its parent held it would wait for it for ever. And without SIGPIPE, which ends a
-//! program whose reader of standard error has gone.
+//! Standard error without the standard library's lock, and without SIGPIPE.
+//!
+//! - The lock: if another thread of the parent held it at a fork, the child would wait for it for
+//!   ever.
+//! - SIGPIPE ends a program whose reader of standard error has gone.
 
 extern crate std;
 
@@ -21,9 +23,9 @@ pub fn write(parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
     })
 }
 
-/// Runs `write`, and takes back the SIGPIPE that it raised: the kernel sends that to the thread
-/// that writes (pipe(7)), where it waits while the thread blocks it. One that was waiting before is
-/// the program's, and stays.
+/// Runs `write`, and takes back the SIGPIPE that it raised. The kernel sends it to the writing
+/// thread (pipe(7)), and it stays pending while the thread blocks it. A SIGPIPE that was pending
+/// before is the program's, and stays.
 fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // SAFETY: plain sets of bits, for which zero is a value.
     let (mut pipe, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { zeroed() };

@@ -109,8 +109,8 @@ impl WaitSet {
     }
 }
 
-/// Rings the eventfd behind `fd`. A full counter (EAGAIN) is as good as rung, and a closed one has
-/// nobody to wake, so there is no error to report. *Cost*: one system call.
+/// Rings the eventfd behind `fd`. There is no error to report: a full counter (EAGAIN) is as good
+/// as rung, and behind a closed descriptor no thread waits. *Cost*: one system call.
 pub fn ring(fd: i32) {
     let one = 1u64;
     // SAFETY: eight readable bytes; a wrong descriptor is an error of the call.

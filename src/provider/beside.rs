@@ -1,10 +1,11 @@
-//! The rails of a host and its ports as one rail: each peer is reached by one of them.
+//! The rails of a host and its ports as one rail. Each peer is on exactly one of them.
 //!
-//! A port is a rail of its own ([`PortRail`]): of RDMA, of libfabric, or of a vendor. What is on
-//! none is [`Mixed`]'s business, and an endpoint without ports has that alone and none of this. A
-//! port has one peer of each connection at most, so that its tables are as long as there are
-//! connections; peers are numbered as everywhere, lanes included. A "queue pair" is an end of a
-//! lane on a port, of either kind.
+//! A port is a rail of its own ([`PortRail`]): RDMA, libfabric or a vendor's. All other peers
+//! belong to [`Mixed`]. An endpoint without ports has a [`Mixed`] alone and nothing of this module.
+//!
+//! A port has at most one peer of each connection, so its tables are as long as there are
+//! connections. Peers are numbered as everywhere, lanes included. A "queue pair" is an end of a
+//! lane on a port of any kind.
 
 extern crate std;
 

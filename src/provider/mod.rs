@@ -1,6 +1,7 @@
-//! Who answers [`crate::fabric::Provider`]. Every provider passes [`conformance`].
+//! The providers: implementations of [`crate::fabric::Provider`]. Each passes [`conformance`].
 //!
-//! Those that carve tables of atomics are left out under loom, whose atomics are no plain memory.
+//! Providers that carve tables of atomics are left out under loom, whose atomics are not plain
+//! memory.
 
 #[cfg(feature = "std")]
 mod asides;

@@ -1,15 +1,23 @@
-//! Where the processes of a launch exchange what they need before they can talk through us:
+//! Where the processes of a launch meet before they can talk through the library. They exchange
 //! handles, and signs that all have arrived.
 //!
-//! Rank 0 is a small TCP server. Each other rank keeps one connection to it, over which it says who
-//! it is, and then gives its part of every gathering and takes all parts. Whoever connects and does
-//! not say the launch's key is dropped, and disturbs nothing.
+//! Rank 0 is a small TCP server. Each other rank keeps one connection to it. It says its rank, then
+//! gives its part of every gathering and takes all parts. A connection without the launch's key is
+//! dropped, and disturbs nothing.
 //!
-//! On the wire, all numbers little-endian: a hello is magic, key (8 bytes each), size, rank (4
-//! each), and is answered with the magic. A part is its length (4 bytes) and its bytes; all parts
-//! come back in the order of ranks. Two processes of one rank are told so, before rank 0 ends: by
-//! another magic, or by a length that no part has. Whoever has the key and another size is told
-//! rank 0's, behind the first half of a third magic, and rank 0 ends likewise.
+//! On the wire, all numbers are little-endian:
+//!
+//! | message | fields |
+//! |---|---|
+//! | hello | magic and key (8 bytes each), size and rank (4 each) |
+//! | answer | the magic |
+//! | part | its length (4 bytes) and its bytes; all parts come back in the order of ranks |
+//!
+//! Two errors are answered before rank 0 ends:
+//!
+//! - Two processes have one rank: each gets another magic, or a length that no part has.
+//! - A process has the key and another size: it gets the first half of a third magic, and rank 0's
+//!   size.
 #![forbid(unsafe_code)]
 
 extern crate std;

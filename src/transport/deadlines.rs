@@ -1,9 +1,9 @@
-//! What follows a lane's failure or close in time, or ends its connection by name. Time is what was
-//! looked on for ([`Endpoint::deadlines_look`]).
+//! Deadlines after a lane's failure or close. When one passes, the connection ends with an error.
+//! Only time in which this process looked is counted ([`Endpoint::deadlines_look`]).
 //!
-//! Where a fence does not come in time, requests end with [`RequestError::Unfenced`], and what they
-//! stand on goes into *quarantine*: it stays registered, and whoever wants it back is told that it
-//! is busy, until the fence holds after all. The connection cannot be closed before either.
+//! If a fence does not come in time, the requests end with [`RequestError::Unfenced`]. Their memory
+//! goes into *quarantine* until the fence holds after all: it stays registered, and deregistering
+//! it says busy. The connection cannot be closed before either.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;

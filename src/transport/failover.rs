@@ -1,12 +1,14 @@
-//! What follows a lane's failure: both sides say what it carried, the rest moves to living lanes.
+//! After a lane's failure, both sides say what it carried, and the rest moves to living lanes.
 //!
-//! Each side fences a failed lane for itself, then says in a *report* (W10) what came. When a side
-//! has fenced the lane and has the peer's report about it, it knows exactly which of its stripes,
-//! sends and lines were lost, and that none of them can still arrive: those it sends again on
-//! other lanes. A stripe thus belongs to one lane in one generation at any time.
+//! 1. Each side fences the failed lane for itself.
+//! 2. Each side sends a *report* (W10), which says what came on the lane.
+//! 3. A side with its own fence and the peer's report knows which of its stripes, sends and lines
+//!    were lost. None of them can still arrive. It sends them again on other lanes.
 //!
-//! Reports travel outside of the stream of sends, on any lane that is up, and need no credit: one
-//! of each side is unread at most, and a lane has receives to spare for it ([`RECEIVES_SPARE`]).
+//! So a stripe belongs to one lane in one generation at any time.
+//!
+//! Reports travel outside of the stream of sends, on any lane that is up. They need no credit: at
+//! most one of each side is unread, and a lane has receives to spare for it ([`RECEIVES_SPARE`]).
 //!
 //! [`RECEIVES_SPARE`]: super::limits::RECEIVES_SPARE
 #![forbid(unsafe_code)]

@@ -1,11 +1,16 @@
-//! What short messages have filled, told by the heads of answers: a slot for it is a line, which is
-//! a packet, and a call of the system, or a doorbell, where messages come one at a time.
+//! The heads of answers say which groups short messages have filled. This saves a slot for each: a
+//! line, which is a packet. Where messages come one at a time, it also saves a system call or a
+//! doorbell.
 //!
-//! A receiver says by [`SendHead::filled`] that the peer's messages have filled all groups below
-//! one, one message each, behind those that the peer has said that it is past. None of these ever
-//! had a slot that the peer could have passed it by, all messages before them were told of, and
-//! none is left over or in a group that is not full: so they are filled by the oldest of those
-//! that the peer has sent early.
+//! [`SendHead::filled`] names a group. All groups before it are filled by the peer's messages, one
+//! each. They come after those that the peer has said that it is past. The receiver says it only
+//! if:
+//!
+//! - no such group ever had a slot by which the peer could have passed it;
+//! - the peer was told of all earlier messages;
+//! - none of these messages is left over, or in a group that is not full.
+//!
+//! So the oldest of the messages that the peer has sent early fill these groups.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;

@@ -1,15 +1,15 @@
-//! One flush over the rails of a connection: what came through each of them is visible to the GPU
-//! once a read of the rail's own, posted behind it, has come back.
+//! One flush over the rails of a connection. Each rail posts a read behind the data that came
+//! through it. When the read has come back, the data is visible to the GPU.
 //!
-//! Two bitmaps say where a flush stands: the rails on which its read was *posted*, and those that
-//! are *done*. A rail that has no room now keeps no other from being posted, and the next step goes
-//! on exactly there: no rail is asked twice for a read that it took, and none is left out.
+//! Two bitmaps hold the state of a flush: the rails on which its read was *posted*, and those that
+//! are *done*. A rail without room does not hold up the others, and the next step goes on exactly
+//! there. No rail gets a read twice, and none is left out.
 //!
-//! A read that failed, or that its rail refused for good, says nothing of what the rail has
-//! written: the flush is *unsettled* there. It is settled by the rail's fence (P10), after which
-//! nothing of that generation can still be on its way. Until then the flush does not end, and
-//! neither does it let go of the memory that its reads write; where the fence cannot be had in
-//! time, it ends as [`FlushEnd::Unfenced`], and that memory stays taken.
+//! A read that failed or was refused for good leaves the flush *unsettled* on that rail: nothing is
+//! known of its earlier writes. The rail's fence (P10) settles it: afterwards nothing of that
+//! generation is on its way. Until then the flush does not end, and keeps the memory that its reads
+//! write. If the fence does not come in time, the flush ends as [`FlushEnd::Unfenced`], and that
+//! memory stays taken.
 //!
 //! | A rail is | read posted | done | unsettled | what moves it |
 //! | --- | --- | --- | --- | --- |
@@ -18,7 +18,7 @@
 //! | unsettled | either | no | yes | a fence of the generation that was posted on, or a later one |
 //! | settled | either | yes | no | nothing |
 //!
-//! No clock, no rail and no memory is touched here; whoever has them hands what they say in.
+//! This module touches no clock, no rail and no memory. Its callers pass the answers in.
 #![forbid(unsafe_code)]
 
 use crate::base::ids::RailGeneration;

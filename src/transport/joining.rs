@@ -1,16 +1,22 @@
 //! How lanes join a connection, and on which of them control runs.
 //!
-//! A path may be dead in one direction alone. So a side uses a lane when the peer has said, on it,
-//! that our probe has come; that the peer's has come shows the other direction only. A path may
-//! also lose long packets alone, where a switch has another MTU than the hosts: so a long probe
-//! follows the one without payload, and the lane is used when that has come, too.
+//! A path may be dead in one direction alone. So a side uses a lane when the peer has said, on that
+//! lane, that our probe has come. The peer's own probe shows the other direction only. A path may
+//! also lose long packets alone, if a switch has a smaller MTU than the hosts. So a long probe
+//! follows the empty one, and the lane is used when both have come.
 //!
-//! A lane that is there for the others (`ConnectionSetup::reserve`) carries control while none of
-//! them is in use. When one is, control is held, and the peer asked whether all has come that was
-//! sent on the lane; when it says so, control goes on where it belongs. Nothing is in flight then,
-//! so that no line can land behind a newer one. A peer that does not answer soon is elsewhere, and
-//! our requests must not wait for it; nor must the peer wait for us when a receive has ended, since
-//! our program may go elsewhere then. In both cases control goes on as it was and asks again later.
+//! A reserve lane (`ConnectionSetup::reserve`) carries control while no other lane is in use. When
+//! one is, control moves in this order:
+//!
+//! 1. Control is held.
+//! 2. The peer is asked whether everything that was sent on the reserve has come.
+//! 3. When it says so, control goes on at the new lane. Nothing is in flight then, so no line can
+//!    land behind a newer one.
+//!
+//! In two cases control goes on as it was, and asks again later:
+//!
+//! - The peer does not answer soon: our requests must not wait for it.
+//! - A receive has ended: our program may leave the library, and the peer must not wait for us.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;

@@ -4,25 +4,29 @@
 //! # How a message travels
 //!
 //! Sends of a connection form one ordered stream, numbered by `eager_number`. A short message
-//! travels in the stream itself (*eager*). A long one does, depending on the rail, either of:
+//! travels in the stream itself (*eager*). The rail decides how a long one travels:
 //!
 //! - **pull**: the stream carries a descriptor, the receiver reads the message out of the sender's
 //!   memory, and its state line says that it has;
-//! - **push**: the receiver has offered its buffer in a control slot; the sender binds the message
+//! - **push**: the receiver has offered its buffer in a control slot. The sender binds the message
 //!   to the slot, says so in the stream (*start*), and writes the stripes with immediates.
 //!
 //! # Matching
 //!
 //! A message is matched inside the oldest group that is not fully bound, to the first free receive
-//! with its tag. The receiver decides this for what arrives unasked, in stream order; the sender
-//! decides it for what it binds to slots, after replaying, in the same order and by the same
-//! function ([`matching::find`]), what it sent unasked before it saw the slots. Both see the same
-//! sequence of groups and the same sequence of sends, so both reach the same pairing
+//! with its tag.
+//!
+//! - The receiver decides this for messages that arrive unasked, in stream order.
+//! - The sender decides it for messages that it binds to slots. First it replays what it sent
+//!   unasked before it saw the slots, in the same order and by the same function
+//!   ([`matching::find`]).
+//!
+//! Both see the same sequence of groups and of sends, so both reach the same pairing
 //! (`doc/wire.md`, safety argument).
 //!
 //! # Transitions
 //!
-//! The tables of states and what moves them stand with the states in `records`.
+//! The tables of states and their transitions stand with the states in `records`.
 #![deny(unsafe_code)]
 
 mod acknowledge;

@@ -1,8 +1,8 @@
 //! How a pushed message is cut into stripes, and which lane carries each: pure functions.
 //!
-//! A message is cut once. Every stripe goes where it is expected to be done first, by what each
-//! lane has on its way and how fast it was seen to be: alike lanes take turns, and one at a tenth
-//! of the speed gets a tenth.
+//! A message is cut once. Each stripe goes to the lane that is expected to finish it first. The
+//! estimate uses the bytes under way on each lane and its measured speed. Equal lanes take turns; a
+//! lane at a tenth of the speed gets a tenth.
 #![forbid(unsafe_code)]
 
 use crate::base::units::{Bytes, Instant, Span};

@@ -47,7 +47,7 @@ impl Outbox {
         Ok(Outbox(mapping))
     }
 
-    /// What the other ranks get.
+    /// The descriptor that the other ranks get.
     fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
@@ -57,10 +57,10 @@ fn bytes(ranks: usize) -> usize {
     (outbox::words(ranks) * 8).next_multiple_of(page_bytes())
 }
 
-/// What this rank asks of another one.
+/// The adds that this rank asks of another one.
 #[derive(Debug, Default)]
 struct Asked {
-    /// What was asked and has no answer, then what waits for a slot.
+    /// Requests without an answer yet, then requests that wait for a slot.
     pending: VecDeque<(Pending, Request)>,
     /// How many were asked, and how many answers were seen.
     asked: u64,

@@ -55,13 +55,13 @@ pub struct Region {
     pub reach: Reach,
     /// Mappings of other ranks' memory.
     pub imports: Vec<Import>,
-    /// What the GPU was given.
+    /// The structures that the GPU was given.
     pub blocks: Vec<DeviceBlock>,
     /// Registrations of host memory, dropped before the memory (`reach`).
     pub pinned: Option<Pinned>,
 }
 
-/// What the engine and the calls of the user share.
+/// The state that the engine and the calls of the user share.
 #[derive(Debug)]
 pub struct State {
     /// Dropped before the memory that they use.
@@ -192,7 +192,7 @@ impl Comm {
 
     /// Registers device memory: a window. A collective call.
     ///
-    /// *Errors*: [`GinError`], at all ranks where one fails.
+    /// *Errors*: [`GinError`], at all ranks if one of them fails.
     pub fn register(&self, address: u64, bytes: usize) -> Result<Window, GinError> {
         let entered = self.gpu.enter()?;
         let export = Export::of(&entered, address, bytes).map_err(GinError::NotExportable);

@@ -45,7 +45,7 @@ pub enum Layout {
     Nccl30Gets,
 }
 
-/// What a set of contexts has. Counts are for each context.
+/// The sizes of a set of contexts. Counts are for each context.
 #[derive(Copy, Clone, Debug)]
 pub struct Config {
     /// Signals.

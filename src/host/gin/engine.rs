@@ -1,7 +1,7 @@
 //! The thread that executes what GPUs queue.
 //!
-//! There is one for a process, while a communicator lives. It spins while there is work, and naps
-//! once nothing has come for a while: a doorbell is a store, which wakes nobody.
+//! A process has one while a communicator lives. It spins while there is work. After a while
+//! without work it naps: a doorbell is a store, which wakes no thread.
 
 extern crate std;
 
@@ -94,8 +94,7 @@ pub struct Times {
     pub stall_ns: u64,
 }
 
-/// Looks for a GPU that has failed, ranks that have ended and queues that stand, and tells who
-/// asks.
+/// Looks for failed GPUs, ended ranks and stalled queues, and answers callers at the door.
 fn look_after(comms: &[Arc<Comm>], door: Option<&TextDoor>, times: &Times) {
     for comm in comms {
         comm.look_for_fault();

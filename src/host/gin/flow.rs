@@ -31,11 +31,11 @@ pub struct Pending {
     pub operation: Operation,
 }
 
-/// What was posted until some moment.
+/// How much was posted until some moment.
 #[derive(Debug)]
 pub struct Posted {
     roads: Vec<u64>,
-    /// What stood in the loopback's line, until it is the own road's.
+    /// The loopback's share of it, until that moves to the rank's own road.
     line: Option<u64>,
 }
 
@@ -99,11 +99,11 @@ impl Flow {
         unsafe { self.loopback.copy(entered, road, [to, from, bytes as u64]) };
     }
 
-    /// Posts the bytes of an inline value, of which `kept` is a copy in pinned memory.
+    /// Posts the bytes of an inline value. `kept` is a copy of it in pinned memory.
     ///
     /// # Safety
-    /// - `to` is mapped, and stays so until the operation has ended; `kept` likewise, and is not
-    ///   changed.
+    /// - `to` and `kept` are mapped, and stay so until the operation has ended.
+    /// - the bytes at `kept` are not changed until then.
     pub unsafe fn write(
         &mut self,
         entered: &Entered<'_>,
@@ -164,7 +164,7 @@ impl Flow {
         self.roads.iter_mut().find_map(Road::ended).or_else(|| self.loopback.ended())
     }
 
-    /// What was posted so far.
+    /// How much was posted so far.
     pub fn posted(&self) -> Posted {
         let roads = self.roads.iter().map(Road::due).collect();
         Posted { roads, line: Some(self.loopback.due()) }

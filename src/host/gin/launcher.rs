@@ -62,9 +62,9 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Launches of `kernel`, which may take `patience_ns` to start; without one there are none.
-    /// Where there is room a start takes about 5 µs, and up to 90 where many threads of the GPU
-    /// read host memory.
+    /// Launches of `kernel`, which may take `patience_ns` to start. Without a kernel there are
+    /// none. With a free multiprocessor a start takes about 5 µs. It takes up to 90 µs while many
+    /// threads of the GPU read host memory.
     pub fn new(kernel: Option<Kernel>, patience_ns: u64) -> Launcher {
         Launcher { kernel, trust: Trust::default(), patience_ns, since: None }
     }
@@ -84,8 +84,8 @@ impl Launcher {
         !self.is_busy() && self.kernel.as_ref().is_some_and(Kernel::has_left)
     }
 
-    /// Launches `copies` at the time `now_ns`, if the kernel is worth a try; whether they are under
-    /// way.
+    /// Launches `copies` at the time `now_ns`, if the kernel is worth a try. Returns whether they
+    /// are under way.
     ///
     /// # Safety
     /// - as for [`Kernel::launch`], until [`Launcher::outcome`].
@@ -123,8 +123,9 @@ impl Launcher {
         self.trust.refused = true;
     }
 
-    /// What became of the launch under way, at the time `now_ns`: whether everything was copied, or
-    /// nothing ever will be; `None`: nobody knows yet, or there is none.
+    /// The result of the launch under way, at the time `now_ns`. `true`: everything was copied.
+    /// `false`: nothing was, nor will be. `None`: the result is not known yet, or there is no
+    /// launch.
     pub fn outcome(&mut self, now_ns: u64) -> Option<bool> {
         let ((since_ns, bytes), kernel) = (self.since?, self.kernel.as_ref()?);
         let is_copied = match kernel.progress() {

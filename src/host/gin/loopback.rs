@@ -1,15 +1,15 @@
 //! Puts of a rank to itself: which copies a kernel does, and which take the detour.
 //!
-//! The driver's copy within a GPU waits for a free multiprocessor, and the kernel that waits for
-//! the put may hold them all. So there are two ways, and neither depends on one:
+//! The driver's copy within a GPU waits for a free multiprocessor. The kernel that waits for the
+//! put may hold all of them. So there are two ways, and neither needs a free multiprocessor:
 //!
 //! | way | when |
 //! |---|---|
 //! | our own [`Kernel`], taken back if it does not start soon | nothing else is under way |
 //! | the detour: out to another GPU or to the host, and back | otherwise |
 //!
-//! What is posted stands in one line, and only its front is acted on. So the order at the target is
-//! that of the posts, whichever way each of them takes.
+//! Posts stand in one line, and only the front is acted on. So the target sees them in the order of
+//! the posts, whichever way each takes.
 
 extern crate std;
 
@@ -38,7 +38,7 @@ const CROWD: usize = 8;
 /// Copies of so many bytes go by the kernel, also in a crowd: the detour moves the bytes twice.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// What the detour goes through.
+/// The memory that the detour uses.
 #[derive(Debug)]
 enum Detour {
     /// Memory of another GPU: [`DETOUR_BYTES`].
@@ -102,7 +102,7 @@ struct Copy {
     bytes: u64,
 }
 
-/// What stands in line.
+/// An entry of the line.
 #[derive(Debug)]
 enum Entry {
     Copy(Copy),
@@ -188,8 +188,8 @@ impl Loopback {
     /// Posts bytes of pinned memory.
     ///
     /// # Safety
-    /// - `to` is mapped, and stays so until the operation has ended; `kept` likewise, and is not
-    ///   changed.
+    /// - `to` and `kept` are mapped, and stay so until the operation has ended.
+    /// - the bytes at `kept` are not changed until then.
     pub unsafe fn write(
         &mut self,
         entered: &Entered<'_>,

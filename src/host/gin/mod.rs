@@ -1,8 +1,12 @@
 //! GPU-initiated operations without a NIC: the composition of the software HCA.
 //!
 //! NCCL's device code writes work queue entries into pinned host memory of its own process. One
-//! thread of that process reads them ([`crate::hca`]) and executes them: a write is a copy between
-//! GPUs, a signal is an add of the CPU to a word that the ranks of the host share.
+//! thread of that process reads and executes them ([`crate::hca`]):
+//!
+//! - a write is a copy between GPUs;
+//! - a signal is an add of the CPU to a word that the ranks of the host share.
+//!
+//! The parts:
 //!
 //! - [`comm`]: the ranks of one communicator, and the memory that they registered
 //! - [`context`]: queues, signals and counters, and the structures that device code reads
@@ -115,8 +119,12 @@ impl From<Errno> for GinError {
     }
 }
 
-/// Opens a listener for ranks that the settings admit: of this user, root, or users that
-/// `CROSSTIE_ALLOW_UIDS` names, or with the key of `CROSSTIE_KEY_FILE`.
+/// Opens a listener for ranks that the settings admit.
+///
+/// | `CROSSTIE_KEY_FILE` | admitted |
+/// |---|---|
+/// | set | ranks with the key |
+/// | not set | ranks of this user, of root, and of users that `CROSSTIE_ALLOW_UIDS` names |
 ///
 /// *Errors*: [`GinError::Key`], [`GinError::Group`].
 pub fn listen(environment: &Environment) -> Result<Listener, GinError> {

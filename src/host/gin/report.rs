@@ -27,7 +27,7 @@ struct Seen {
 pub struct Watch(Vec<Seen>);
 
 impl Watch {
-    /// Of `queues` queues, in which nothing was seen yet.
+    /// A watch over `queues` queues, in which nothing was seen yet.
     pub fn new(queues: usize) -> Watch {
         Watch(vec![Seen::default(); queues])
     }

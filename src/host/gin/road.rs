@@ -1,15 +1,15 @@
-//! The way to one rank: a stream, whose order is kept, and the markers behind what it does.
+//! The stream to one rank, which keeps the order, and the markers behind its operations.
 //!
-//! What one pass of the engine posts ends with a marker: the stream writes a rising number into a
-//! word of pinned memory, and the operations of the pass have ended once the word says so. Copies
-//! of a pass go to the driver in [batches](Batch), and so do [words](Words) with their marker.
+//! One pass of the engine posts operations and then a marker: the stream writes a rising number
+//! into a word of pinned memory. The operations of the pass have ended once the word holds the
+//! number. Copies of a pass go to the driver in [batches](Batch), and so do [words](Words) with
+//! their marker.
 //!
-//! Many small copies go by a [kernel](Launcher), once nothing else of the road is under way: the
-//! driver takes a microsecond for each copy, and a launch does them all. What comes later waits
-//! until it has ended.
+//! Many small copies go by a [kernel](Launcher), once nothing else of the road is under way. The
+//! driver takes a microsecond for each copy; one launch does them all. Later posts wait until it
+//! has ended.
 //!
-//! Where the driver refuses a batch or a marker, the road is broken: from there on its operations
-//! fail.
+//! If the driver refuses a batch or a marker, the road is broken: all later operations fail.
 
 extern crate std;
 
@@ -51,7 +51,8 @@ pub struct Road {
     posted: bool,
     unmarked: bool,
     launcher: Launcher,
-    /// What the kernel has, and the number that stands for it; the last one that it has done.
+    /// The copies that the kernel has, and the number that stands for them. Then the last number
+    /// that the kernel has done.
     launched: Batch,
     launched_number: Option<u64>,
     copied: u64,
@@ -67,10 +68,10 @@ pub struct Road {
 unsafe impl Send for Road {}
 
 impl Road {
-    /// A stream whose markers go to `word`, which the GPU sees at `device`, and launches.
+    /// A stream with launches, whose markers go to `word`. The GPU sees the word at `device`.
     ///
     /// # Safety
-    /// - the word is zero, pinned, nobody else's, and stays so until the road is dropped.
+    /// - the word is zero and pinned, and only the road uses it until the road is dropped.
     pub unsafe fn new(
         gpu: &Arc<Gpu>,
         word: *const AtomicU64,
@@ -97,7 +98,7 @@ impl Road {
         })
     }
 
-    /// Posts a copy, which may wait for more.
+    /// Posts a copy. It may stay in the batch until a later call.
     ///
     /// # Safety
     /// - both ranges are mapped, and stay so until the operation has ended.
@@ -112,11 +113,11 @@ impl Road {
         }
     }
 
-    /// Posts a value, which may wait for more.
+    /// Posts a value. It may stay in the batch until a later call.
     ///
     /// # Safety
-    /// - `to` is mapped, and stays so until the operation has ended; `kept` are as many bytes of
-    ///   pinned memory, and keep their value.
+    /// - `to` is mapped, and stays so until the operation has ended.
+    /// - `kept` points to as many bytes of pinned memory, which keep their value until then.
     pub unsafe fn write(
         &mut self,
         entered: &Entered<'_>,

@@ -45,7 +45,7 @@ impl Batch {
         self.copies.is_empty()
     }
 
-    /// What was taken: target, source and length of each copy.
+    /// Target, source and length of each copy in the batch.
     pub fn copies(&self) -> &[[u64; 3]] {
         &self.copies
     }
@@ -81,7 +81,8 @@ impl Batch {
         fits
     }
 
-    /// Posts what was taken, behind all that `stream` has, and is empty then in any case.
+    /// Posts the batch behind everything that `stream` has. The batch is empty then, also after an
+    /// error.
     ///
     /// *Errors*: the driver's; some of the copies may have been posted.
     ///

@@ -38,7 +38,7 @@ impl Gpu {
         self.device
     }
 
-    /// What names it in every process.
+    /// The id of the GPU, the same in every process.
     pub fn uuid(&self) -> Result<[u8; 16], CudaError> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: valid for a write; a device of the driver's.

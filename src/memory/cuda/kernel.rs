@@ -185,8 +185,8 @@ pub struct Kernel(ManuallyDrop<Parts>);
 unsafe impl Send for Kernel {}
 
 impl Kernel {
-    /// Launches the program once, taken back. That makes the driver do now what it does at a first
-    /// launch, and shows that the kernel runs: until then nothing [may launch](Kernel::has_left).
+    /// Launches the program once, taken back. So the driver does the work of a first launch now,
+    /// and the kernel is shown to run. Until then nothing [may launch](Kernel::has_left).
     ///
     /// *Errors*: [`KernelError`].
     pub fn new(program: &Program) -> Result<Kernel, KernelError> {

@@ -101,7 +101,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// What launches a kernel of ours.
+    /// The functions that launch our kernel.
     Kernels;
     /// Loads a program, as text.
     module_load(*mut CUmodule, *const c_void) = c"cuModuleLoadData",
@@ -117,7 +117,7 @@ functions! {
 }
 
 functions! {
-    /// What copies many ranges by one call: CUDA 13 and later.
+    /// The function that copies many ranges by one call: CUDA 13 and later.
     Batches;
     /// Copies: targets, sources, bytes, how many; attributes, from which copy on each, how many;
     /// stream.
@@ -136,7 +136,7 @@ functions! {
     error_name(CUresult, *mut *const c_char) = c"cuGetErrorName",
     /// The GPU of that context.
     context_device(*mut CUdevice) = c"cuCtxGetDevice",
-    /// What names a GPU in every process.
+    /// The id of a GPU, the same in every process.
     device_uuid(*mut CUuuid, CUdevice) = c"cuDeviceGetUuid_v2",
     /// Makes a context the calling thread's.
     context_push(CUcontext) = c"cuCtxPushCurrent_v2",
@@ -148,7 +148,7 @@ functions! {
     primary_retain(*mut CUcontext, CUdevice) = c"cuDevicePrimaryCtxRetain",
     /// Gives it back.
     primary_release(CUdevice) = c"cuDevicePrimaryCtxRelease_v2",
-    /// What the calling thread's calls do to captures; gives the value before.
+    /// Sets how this thread's calls treat captures; gives the value before.
     capture_mode(*mut CUstreamCaptureMode) = c"cuThreadExchangeStreamCaptureMode",
     /// The allocation around an address.
     range(*mut CUdeviceptr, *mut usize, CUdeviceptr) = c"cuMemGetAddressRange_v2",

@@ -1,8 +1,8 @@
 //! Memory with an exportable handle: the driver's virtual memory management.
 //!
-//! A descriptor of an allocation goes to another process, which maps it into its own address space.
-//! The allocation lives until the last process that has mapped it lets go, so an importer that dies
-//! does no harm, and one that forgets keeps the memory.
+//! Another process gets a descriptor of an allocation, and maps it into its own address space. The
+//! allocation lives until the last process has unmapped it. So an importer that dies does no harm.
+//! One that forgets to unmap keeps the memory.
 
 extern crate std;
 
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The handle type of descriptors.
 const POSIX: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-/// What an exported descriptor without room under a number of ours counts as.
+/// The error of an export when this process can open no further descriptor.
 const NO_DESCRIPTOR: CudaError =
     CudaError { call: "cuMemExportToShareableHandle", code: 304, name: Text::EMPTY };
 /// Address space is taken in steps of this, at least the granularity of every GPU.
@@ -31,7 +31,7 @@ const GRANULARITY: usize = 2 << 20;
 /// An allocation as another process can map it.
 #[derive(Debug)]
 pub struct Export {
-    /// What goes to the other process.
+    /// The descriptor for the other process.
     pub descriptor: OwnedFd,
     /// Bytes of the allocation.
     pub bytes: usize,
@@ -42,8 +42,8 @@ pub struct Export {
 impl Export {
     /// Exports the allocation around `address`, which must hold `bytes` from there on.
     ///
-    /// *Errors*: the driver's. Memory of cudaMalloc and memory without a handle type have none. An
-    /// allocation that ends before the range does is refused, too.
+    /// *Errors*: the driver's. Memory of cudaMalloc and memory without a handle type cannot be
+    /// exported. An allocation that ends before the range is refused, too.
     pub fn of(entered: &Entered<'_>, address: u64, bytes: usize) -> Result<Export, CudaError> {
         let library = entered.library();
         let (mut base, mut length) = (0, 0);
@@ -64,8 +64,8 @@ impl Export {
     }
 }
 
-/// Makes an allocation of this GPU that only another process maps; the descriptor for it. It lives
-/// as long as the descriptor, and the mappings.
+/// Makes an allocation of this GPU for other processes to map, and returns its descriptor. It lives
+/// as long as the descriptor and the mappings.
 ///
 /// *Shape*: `bytes` is a multiple of 2 MiB.
 pub fn create_exported(entered: &Entered<'_>, bytes: usize) -> Result<OwnedFd, CudaError> {

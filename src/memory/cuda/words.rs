@@ -52,7 +52,8 @@ impl Words {
         fits
     }
 
-    /// Posts what was taken behind all that `stream` has, and is empty then in any case.
+    /// Posts the words behind everything that `stream` has. The batch is empty then, also after an
+    /// error.
     ///
     /// *Errors*: the driver's.
     ///

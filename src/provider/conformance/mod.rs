@@ -1,11 +1,14 @@
 //! The conformance suite: one list of entries that every provider passes.
 //!
-//! A test gives a [`Rig`]: two connected sides over some provider, their memory and their time.
-//! [`entries`] lists what is tried on it. An entry ends as passed, as skipped (the provider's
-//! [`Caps`] do not promise what the entry is about), or with a [`Failure`]
-//! that names the promise of the contract (P1 to P10, see [`crate::fabric`]) which was broken. No
-//! entry panics over a broken promise, so that a program in another language can run the list too.
+//! A test gives a [`Rig`]: two connected sides over some provider, with their memory and time.
+//! [`entries`] lists the tests. An entry ends in one of three ways:
 //!
+//! - passed;
+//! - skipped: the provider's [`Caps`] do not promise the behaviour;
+//! - a [`Failure`], which names the broken promise of the contract (P1 to P10, see
+//!   [`crate::fabric`]).
+//!
+//! No entry panics over a broken promise, so programs in other languages can run the list, too.
 //! Each entry takes a fresh rig. Nothing here allocates.
 
 mod bench;

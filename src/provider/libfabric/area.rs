@@ -1,8 +1,8 @@
-//! Memory that the library reads and writes for us: receive cells, and staging.
+//! Memory that the library reads and writes for us: receive cells and staging.
 //!
-//! The endpoint of a rail is shared by its peers, so a message of any of them may land in any cell;
-//! each peer brings as many cells as it may have messages on their way. Those of a peer with an
-//! endpoint of its own are posted there.
+//! Each peer brings as many cells as it may have messages on their way. Peers that share an
+//! endpoint share the cells: a message may land in any of them. A peer with an endpoint of its own
+//! has its cells posted there.
 
 use super::message::PREFIX_BYTES;
 use crate::fabric::HEAD_BYTES;

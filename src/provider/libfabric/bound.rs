@@ -1,17 +1,20 @@
-//! What is registered for the endpoint of one peer, where the provider binds registrations to
-//! connected endpoints (`FI_MR_ENDPOINT` with `FI_EP_MSG`; [`Scope::Connection`]).
+//! Registrations for the endpoint of one peer ([`Scope::Connection`]).
 //!
-//! A region has one for each peer that uses it, with a key of its own. So none is made when memory
-//! is registered: the rail's thread makes it when a post first needs the region as source or
-//! target, or when a peer asks what the region is called, whose answer has the key for that peer.
-//! The peer's part of the area, with its receives and its staging, is registered as soon as its
-//! endpoint is open. All of it is closed before that endpoint, whoever ends the connection, and
-//! what is connected next has registrations of its own.
+//! Some providers bind registrations to connected endpoints (`FI_MR_ENDPOINT` with `FI_EP_MSG`).
+//! There, a region has one registration for each peer that uses it, each with its own key.
 //!
-//! It stays until then, or until its region is to be deregistered, or its place is another's: a
-//! registration holds its region, so `deregister` says `Busy` until the rail's next poll has closed
-//! those that nothing uses. Only the rail's thread makes and closes them, so that no other thread
-//! ever meets an endpoint that closes.
+//! - **Made late**: the rail's thread makes it when a post first needs the region as source or
+//!   target. It also makes it when a peer asks for the region's key; the answer carries the key for
+//!   that peer.
+//! - **The peer's part of the area**, its receives and staging, is registered when its endpoint
+//!   opens.
+//! - **Closed before the endpoint**, whichever side ends the connection. The next connection has
+//!   registrations of its own. One is closed earlier if its region is deregistered, or if its place
+//!   in the table is needed.
+//! - **`Busy`**: a registration holds its region. So `deregister` says `Busy` until the rail's next
+//!   poll has closed the unused registrations.
+//! - **One thread**: only the rail's thread makes and closes them. So no other thread meets an
+//!   endpoint that closes.
 
 use super::area::SENDS;
 use super::domain::Scope;

@@ -1,17 +1,20 @@
-//! Fences of peers: whose word they wait for, and what stands in for one that does not come.
+//! Fences of peers: the message they wait for, and the substitutes if it does not come.
 //!
-//! On a shared endpoint a fence holds when the peer has said that nothing of its is under way. Of
-//! one that cannot say it something else must be known, and the side band knows less than it seems:
-//! that all sockets have ended and nobody answers for them is what a death looks like, and what a
-//! network looks like that was reset under a program which computes (`DownCause::Severed`). So the
-//! question goes on over the rail, as an op whose end the library says, and its failure counts
-//! where it says that nobody is there: the peer's endpoint is no more, whoever ended it, and what
-//! it had posted is taken in ([`Libfabric::outlast`]). A code of the path says nothing, nor does a
-//! connection that broke, behind which the next one may stand.
+//! On a shared endpoint a fence holds when the peer has said that nothing of its ops is under way.
+//! A peer may be unable to say it. The side band cannot decide either (`DownCause::Severed`): a
+//! dead process has lost all its sockets. So has a living one that computes while its network was
+//! reset.
 //!
-//! A peer that has closed its endpoint, for good or to open it anew, says so by another way than
-//! what it had posted has taken, which is still its kernel's to send where that way is a socket's.
-//! So it is asked for likewise ([`Libfabric::outlast_closed`]).
+//! So the rail goes on asking, by an op whose end the library reports:
+//!
+//! - The op fails because the peer's endpoint is gone: the rail waits for what the peer had posted
+//!   ([`Libfabric::outlast`]).
+//! - It fails with a code of the path: this says nothing.
+//! - It fails because a connection broke: this says nothing, since the next connection may stand.
+//!
+//! A peer that closes or reopens its endpoint says so. That message may overtake the peer's earlier
+//! ops, if they went over a socket: the peer's kernel may still have to send them. So the rail asks
+//! in the same way ([`Libfabric::outlast_closed`]).
 
 use super::area::SENDS;
 use super::complaint::Complaint;

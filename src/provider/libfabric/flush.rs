@@ -1,17 +1,15 @@
-//! Flushes: a read of our own memory by way of our own endpoint, which has ended when what the NIC
-//! had written there before is visible to whoever reads it, a GPU too.
+//! Flushes: a read of our own memory through our own endpoint. When it has ended, the NIC's earlier
+//! writes there are visible to every reader, a GPU too.
 //!
-//! The rail has one buffer for what such reads bring, and one read under way at a time: it serves
-//! all peers, since what it waits for is the NIC's way to memory. It is the endpoint's own as all
-//! others are, so that it is registered with it, and closed before it. That, and the endpoint's own
-//! address, are made by the first flush.
+//! - One buffer and one read at a time serve all peers of the rail: a flush waits for the NIC's way
+//!   to memory. The buffer is registered with the endpoint, and closed before it.
+//! - The first flush makes the buffer's registration and the endpoint's own address.
+//! - A read that does not end in time has failed. The rail has no flush until the library gives the
+//!   read back, or the endpoint is reopened: the buffer is still in use.
+//! - An endpoint that is connected to one peer does not reach itself, so it has no flush.
 //!
-//! A read that does not end in time has failed, and the rail has no flush until the library gives
-//! it back, or the endpoint is opened anew: its buffer is still the library's.
-//!
-//! An endpoint that is connected to one peer does not reach itself: there is no flush there.
-//! Whoever flushes several rails at once counts them
-//! ([`Flush`](crate::transport::flush::Flush)); where this one fails, a fence settles it.
+//! [`Flush`](crate::transport::flush::Flush) counts the flushes of several rails. If this one
+//! fails, a fence settles it.
 
 use super::domain::FlushSource;
 use super::ending::PATIENCE;

@@ -1,6 +1,7 @@
-//! Forking with `efa` in the process. It ends each process that forks where nobody has said that it
-//! is to be let, and the kernel or rdma-core is too old to give a child pages of its own (before
-//! Linux 5.13); where they are not, it does not look.
+//! Lets processes fork with the `efa` provider loaded.
+//!
+//! `efa` ends a process at its next fork, unless forking was permitted. It does so only where the
+//! kernel or rdma-core cannot give a child pages of its own (before Linux 5.13).
 
 extern crate std;
 

@@ -1,8 +1,9 @@
-//! What stands before every message on a rail's endpoint: whose it is, and what.
+//! The prefix of every message on a rail's endpoint: its sender and its kind.
 //!
-//! All peers of a rail send to one endpoint, and who knows its address may too. So a message says
-//! which peer of the receiver's it comes from, with a token that the receiver gave to that peer
-//! alone; and it is numbered, because a library may lose what it was told to copy.
+//! All peers of a rail send to one endpoint, and so can strangers that know its address. So a
+//! message names the peer by the receiver's number, with a token that the receiver gave to that
+//! peer alone. It also has a sequence number, because a library may lose messages that it has
+//! copied.
 #![forbid(unsafe_code)]
 
 use crate::fabric::{HEAD_BYTES, Head};

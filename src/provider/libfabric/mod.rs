@@ -1,48 +1,45 @@
-//! The libfabric rail: peers over whatever libfabric reaches (EFA, Slingshot, Omni-Path, and plain
-//! sockets and shared memory).
+//! The libfabric rail: peers over every network that libfabric reaches (EFA, Slingshot, Omni-Path,
+//! sockets, shared memory).
 //!
 //! A rail has one endpoint of reliable datagrams (`FI_EP_RDM`), shared by its peers, and one
-//! completion queue; where a provider has no such, an endpoint for each peer (`FI_EP_MSG`), a
-//! listener, an event queue and one completion queue. The library is loaded at run time; where
-//! there is none, [`LoadError`] says so in a line.
+//! completion queue. If a provider has none, the rail has an endpoint for each peer (`FI_EP_MSG`),
+//! a listener, an event queue and one completion queue. The library is loaded at run time. If it is
+//! missing, [`LoadError`] says so in a line.
 //!
-//! - **Whose a message is** says its prefix ([`message`]): the receiver's number of the peer, and a
-//!   token that it gave to that peer alone. Messages of strangers are dropped. Sends and words are
-//!   numbered: a library may lose what it was told to copy when its connection breaks, and what
-//!   comes behind such a gap breaks the peer instead of being taken for what is missing.
-//! - **Copied at post**: a send's head and payload and a line. Short sends are injected, others lie
-//!   in the peer's staging until they have ended.
-//! - **Every write ends when its bytes are in the peer's memory** (`FI_DELIVERY_COMPLETE`). A line
-//!   is done when posted where the library keeps the order of everything, and pending otherwise.
-//! - **Keys are asked for.** Some libraries have keys of 64 bits, some want an address and some an
-//!   offset, some break a connection over a bad key and some do not notice one. So a rail asks the
-//!   peer what a region is called when it first uses it, and posts again: the answer has the
-//!   library's key, the range, or that there is none. Whoever has got an answer holds the region:
-//!   `deregister` says `Busy`, asks for it back, and succeeds when all have given it back and
-//!   nothing of theirs is under way. No op on a bad key or outside of a range ever reaches the
-//!   library.
-//! - **A word** (immediate) rides with its write where the library carries 64 bits
-//!   (`cq_data_size`), and goes as a message behind it where not, when the data is there.
-//! - **A fence is the writer's word** (`WriterDrained`): we ask the peer to stop; it says so when
-//!   nothing of its is under way. One peer's end never takes the endpoint from the others. A peer
-//!   that says nothing any more stays unfenced until the endpoint is closed.
-//! - **Of connected endpoints a fence is our own act**: the peer's endpoint is closed, so that
-//!   nothing of the peer's lands any more, and holds when its completions were taken. No word is
-//!   asked for. One side asks for the connection, and says for which peer by its number and token;
-//!   who is not expected is rejected. Until a connection stands, posts say `Again`.
-//! - **Threads take turns** where the library does not let all of them in at once ([`Callers`]),
-//!   and there alone.
-//! - **A failed NIC** is a failed endpoint: [`Libfabric::reopen`] closes registrations, endpoint,
-//!   queue and vector, in this order, which fences everything, and opens and registers all anew.
-//!   Regions keep their keys.
-//! - **Registrations belong** to the domain, to the endpoint that peers share, or to the endpoint
-//!   of one peer ([`Scope`]), as the provider wants it; which it is was chosen at open. Of the last
-//!   a region has one for each peer that uses it, with a key of its own (`bound`).
-//! - **Teardown has one order**, whatever the registrations belong to: connected endpoints, each
-//!   behind the registrations that belong to it, registrations, shared endpoint or listener, queue,
-//!   vector or event queue, domain, fabric.
-//! - **Nothing is heard of a peer that sends nothing**, as on other rails: the side band says. Of
-//!   one that was sent something of which nothing ends: [`Config::silence_max`].
+//! - **Sender of a message.** The prefix ([`message`]) holds the receiver's number of the peer, and
+//!   a token that it gave to that peer alone. Messages of strangers are dropped. Sends and words
+//!   are numbered: a library may lose copied messages when its connection breaks. A gap breaks the
+//!   peer.
+//! - **Copied at post**: a send's head and payload, and a line. Short sends are injected. Others
+//!   lie in the peer's staging until they have ended.
+//! - **A write ends when its bytes are in the peer's memory** (`FI_DELIVERY_COMPLETE`). A line is
+//!   done at post if the library keeps the order of everything, and pending otherwise.
+//! - **Keys are asked for.** Libraries differ: keys of 64 bits, addresses or offsets, bad keys that
+//!   break a connection or go unnoticed. So a rail asks the peer for the key of a region at its
+//!   first use, and posts again. The answer has the library's key and the range, or says that there
+//!   is none. The asker then holds the region: `deregister` says `Busy` and asks for it back. It
+//!   succeeds when all askers have given it back and none of their ops is under way. No op with a
+//!   bad key or range reaches the library.
+//! - **A word** (immediate) travels with its write if the library carries 64 bits (`cq_data_size`).
+//!   Otherwise it is a message behind the write, sent when the data is there.
+//! - **Fence on a shared endpoint** (`WriterDrained`): we ask the peer to stop, and it says when
+//!   none of its ops is under way. One peer's end never takes the endpoint from the others. A
+//!   silent peer stays unfenced until the endpoint is closed.
+//! - **Fence on a connected endpoint**: our own act. The peer's endpoint is closed, so nothing of
+//!   the peer's lands any more. The fence holds when its completions were taken.
+//! - **Connecting**: one side asks, and names the peer by number and token. Unexpected peers are
+//!   rejected. Until a connection stands, posts say `Again`.
+//! - **Threads take turns** ([`Callers`]), if the library does not let all of them in at once.
+//! - **A failed NIC** is a failed endpoint. [`Libfabric::reopen`] closes registrations, endpoint,
+//!   queue and vector, in this order, which fences everything. Then it opens and registers all
+//!   anew. Regions keep their keys.
+//! - **Registrations belong** to the domain, to the shared endpoint, or to the endpoint of one peer
+//!   ([`Scope`]), as the provider wants. In the last case a region has one for each peer that uses
+//!   it, each with its own key (`bound`).
+//! - **Teardown order**: connected endpoints, each after its own registrations; then registrations,
+//!   shared endpoint or listener, queue, vector or event queue, domain, fabric.
+//! - **Silent peers**: as on other rails, the side band finds a peer that sends nothing.
+//!   [`Config::silence_max`] limits how long ops to a peer may stay open.
 
 mod address;
 mod area;

@@ -1,10 +1,16 @@
-//! Whether anybody listens at a peer's address, asked of its kernel.
+//! Probes: a peer's kernel says whether a process still listens at the peer's address.
 //!
-//! Libraries of sockets post again and again to a peer whose process has died: they say
-//! `-FI_EAGAIN` for ever (`net`, `tcp;ofi_rxm` of 1.17), or a code of their own (`sockets`), and
-//! never what the kernel has told them. Each endpoint of theirs listens at its address for as long
-//! as it is open, so a connection that is refused there says what they do not. One that stands or
-//! hangs says nothing. Of `verbs;ofi_rxm` the address is no socket's, and others have none.
+//! Socket-based providers retry for ever when a peer's process has died. They return `-FI_EAGAIN`
+//! (`net`, `tcp;ofi_rxm` of 1.17) or a code of their own (`sockets`), never the kernel's answer.
+//! Their endpoints listen at their address while they are open.
+//!
+//! | connection to that address | means |
+//! |---|---|
+//! | refused | the endpoint is closed |
+//! | accepted | a process listens there |
+//! | no answer | nothing |
+//!
+//! `verbs;ofi_rxm` has no socket address, and other providers have no listener.
 
 extern crate std;
 

@@ -1,25 +1,29 @@
-//! Peers of whose ops nothing ends.
+//! Peers whose ops never end.
 //!
-//! A library may hold an op for as long as it likes: `tcp` sends again for a quarter of an hour,
-//! others for ever. Whoever opened the rail says how long is too long
-//! ([`Config::silence_max`](super::Config::silence_max)): a peer that was sent something ends as on
-//! a failed op when nothing of that ends for so long. Any end counts that the peer has a part in,
-//! however long the others take, and so does an answer about a key. That a message has ended says
-//! nothing, because libraries end those when they have them: a peer that was sent some since it was
-//! asked something last is asked again, about a key that is none.
+//! A library may hold an op for as long as it likes: `tcp` retransmits for a quarter of an hour,
+//! others for ever. [`Config::silence_max`](super::Config::silence_max) limits this. A peer that
+//! was sent something ends, as on a failed op, when nothing of that ends for so long.
 //!
-//! Ends say less than a device's acknowledgements do ([`verbs`](crate::provider::verbs)).
-//! Providers of software confirm a delivery when the peer's *program* polls, so that one which
-//! computes, or is stopped, looks like a path that loses everything. Nothing on the rail tells the
-//! two apart; the side band does, to whom the peer says when its program has polled. So looks are
-//! counted, as there, but a look at a silent peer counts only if its program has polled since the
-//! last one ([`Libfabric::peer_polls`]); of whom that is not known nobody is given up.
+//! - Any end of an op of this peer counts, however long the others take. An answer about a key
+//!   counts.
+//! - Ends of messages do not count: libraries end those when they have taken them. So a peer that
+//!   was sent messages since the last question is asked again, about a key that does not exist.
 //!
-//! How safe it is to give a peer up depends on its fence. Where it has an endpoint of its own, that
-//! is our act, and costs nobody else anything. On a shared endpoint it waits for the word of the
-//! peer, on that very path, and for our own ops, which the library may keep. So who opens rails
-//! looks by default where endpoints are connected, and on shared ones if it is asked to
-//! (`CROSSTIE_OFI_SILENCE_MS`, `doc/decisions/0020`).
+//! Ends say less here than a device's acknowledgements ([`verbs`](crate::provider::verbs)).
+//! Software providers confirm a delivery when the peer's *program* polls. So a program that
+//! computes looks like a path that loses everything. Only the side band can tell: the peer reports
+//! there when its program has polled. Looks are counted, not time. A look at a silent peer counts
+//! only if its program has polled since the last one ([`Libfabric::peer_polls`]). Without such
+//! reports, no peer is given up.
+//!
+//! The fence decides how safe it is to give a peer up:
+//!
+//! | endpoint | fence | default |
+//! |---|---|---|
+//! | one for each peer | our own act, at no cost to other peers | looks |
+//! | shared | waits for the peer's word on that path, and for our own ops | does not look |
+//!
+//! `CROSSTIE_OFI_SILENCE_MS` changes the default (`doc/decisions/0020`).
 
 use super::complaint::Complaint;
 use super::link::Phase;

@@ -1,14 +1,14 @@
 //! Both ends of each connection inside one provider: the fastest rail there can be.
 //!
-//! Peers are joined in pairs. What is posted to one of them appears at the other, and the reverse,
-//! so that the whole stack above can be run and measured in one thread without a network.
+//! Peers are joined in pairs. Each op posted to one peer appears at the other. So the whole stack
+//! above can run and be measured in one thread without a network.
 //!
 //! Small ops happen inside [`Provider::post`]. A transfer longer than [`POST_COPY_MAX`] becomes a
-//! job that [`Provider::poll`] works on within its budget; ops posted to the same peer meanwhile
-//! queue behind it, so that order is kept.
+//! job, and [`Provider::poll`] works on it within its budget. Later ops to the same peer queue
+//! behind it, so the order is kept.
 //!
-//! A fence or a failure ends a connection for good: its jobs are canceled, its other end is told,
-//! and only a fresh pair carries bytes again. That our own act suffices is what makes the fence
+//! A fence or a failure ends a connection for good. Its jobs are canceled, its other end is told,
+//! and only a fresh pair carries bytes again. Our own act is enough for that, so the fence is
 //! [`FenceKind::Local`].
 
 mod jobs;

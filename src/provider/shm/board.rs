@@ -1,9 +1,9 @@
-//! Which regions a process has registered, written where its peers can read it: at the start of
-//! its shared heap.
+//! The board: a table of a process's registered regions at the start of its shared heap. Peers read
+//! it.
 //!
-//! A peer that pulls looks a key up before it copies and once more after, so that a copy which
-//! ends well was made from memory that was registered all along (P7); nobody has to answer. What
-//! a peer may *write* is checked by its target against the target's own table, never against this.
+//! A peer that pulls looks a key up before the copy and again after it. If both lookups succeed,
+//! the memory was registered all along (P7), and the owner need not answer. Writes of a peer are
+//! checked by their target against its own table, never against the board.
 //!
 //! ```text
 //! 0       8         16            24            32..64  64

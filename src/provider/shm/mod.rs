@@ -1,24 +1,25 @@
 //! The shared-memory rail: peers on one host.
 //!
 //! Each connection has four rings: a send ring and a write ring each way ([`ring`], [`record`],
-//! [`layout`]). Each side's lie in memory of its own, which the other maps for reading alone
-//! ([`view`]). Messages lie in the send ring until their receiver has released them, in any order
-//! ([`held`]). Writes and adds go through the write ring and are carried out by their target, which
-//! checks each key in its own table ([`mod@push`]). Reads are copies of the reader's own
-//! ([`pull`]), so that its own act is the fence (P10), or, where the kernel forbids that, two
-//! pipelined copies through the write ring ([`serve`]).
+//! [`layout`]). Each side's rings lie in its own memory, which the other side maps read-only
+//! ([`view`]).
 //!
-//! Where threads were asked for, they copy what is long, in and out ([`copiers`]); the data thread
-//! keeps the order.
+//! | op | how it moves |
+//! |---|---|
+//! | message | stays in the send ring until its receiver releases it, in any order ([`held`]) |
+//! | write, add | through the write ring; the target checks the key ([`mod@push`]) |
+//! | read | a copy by the reader ([`pull`]), so its own act is the fence (P10) |
+//! | read, if the kernel forbids that | two pipelined copies through the write ring ([`serve`]) |
 //!
-//! Nobody waits for anybody: what finds no room stays queued and moves on with the next poll, and
-//! everything in a ring can be consumed without room in another, so two full rings do not block
-//! each other (`acks`). A sleeper is woken only when it said that it sleeps (`doorbell`). After
-//! some polls that found nothing the processor is offered to others, as the peer may need it
-//! (`waiting`).
-//!
-//! What stands in shared memory is not believed: lengths, kinds, serials and positions are checked,
-//! and a peer that breaks them is down with [`crate::fabric::DownCause::Failed`].
+//! - Optional threads copy long data, in and out ([`copiers`]). The data thread keeps the order.
+//! - No side waits for the other. An op without room stays queued until a later poll. Each record
+//!   in a ring can be consumed without room in another, so two full rings do not block each other
+//!   (`acks`).
+//! - A sleeper is woken only if it said that it sleeps (`doorbell`).
+//! - After some polls that found nothing, the thread yields the processor: the peer may need it
+//!   (`waiting`).
+//! - Shared memory is not trusted: lengths, kinds, serials and positions are checked. A peer with a
+//!   wrong one is down with [`crate::fabric::DownCause::Failed`].
 
 mod acks;
 pub mod board;

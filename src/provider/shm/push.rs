@@ -1,10 +1,12 @@
-//! Writes and adds: how they go into the ring, and how they take effect at their target.
+//! Writes and adds: how they go into the ring, and how their target executes them.
 //!
-//! A write from memory goes out in parts, each of which says how much is still to come, so that
-//! the target checks the whole range before it stores the first byte. It ends when the target has
-//! counted it as carried out or refused. A write of a line is copied and done when it is posted;
-//! its key was looked up on the peer's board, and should the region vanish on the way, the
-//! connection is taken down: the writer holds no op any more that could say so.
+//! A write from memory goes out in parts. Each part says how much is still to come, so the target
+//! checks the whole range before it stores the first byte. The write ends when the target has
+//! counted it as executed or refused.
+//!
+//! A write of a line is copied and done at post. Its key was looked up on the peer's board. If the
+//! region is deregistered on the way, the connection is taken down: the writer has no op left that
+//! could fail.
 
 use super::copiers::{Copiers, Job, PART_BYTES_MIN, Taken};
 use super::ops::{Kind as OpKind, Outcome};

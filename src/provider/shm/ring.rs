@@ -1,24 +1,23 @@
 //! A ring of records from one process to another.
 //!
-//! The header word of a record is stored last, with release; where no record stands yet the
-//! header word is zero. So the reader polls the line that the record itself will arrive in, and a
-//! small message moves one cache line and nothing else. The writer keeps the header words of the
-//! next two lines zero: that of the line after a record is zeroed before the record is published,
-//! one more after it, off the critical path. Positions count lines, run freely and wrap at 2^32.
+//! The header word of a record is stored last, with release. It is zero where no record stands yet.
+//! So the reader polls the line in which the record arrives, and a small message moves one cache
+//! line. The writer keeps the header words of the next two lines zero. It clears one line after a
+//! record before it publishes the record, and one more afterwards, off the critical path. Positions
+//! count lines, run freely and wrap at 2^32.
 //!
-//! The reader publishes how far it has got only now and then ([`RingReader::retire`]), the writer
-//! looks at that only when its copy says that the ring is full. No read-modify-write anywhere.
+//! The reader publishes its position only now and then ([`RingReader::retire`]). The writer reads
+//! it only when its copy says that the ring is full. There is no read-modify-write.
 //!
-//! A ring grows into use. The writer turns back to the start, with a padding that nobody touches,
-//! before it uses lines which no record has stood in yet, if the reader is done with everything by
-//! then: a record that a reader holds for long must not keep the writer from the rest of the ring.
-//! Else it uses twice as many from then on. A connection whose reader keeps up stays in a page or
-//! two of each ring, however long the ring is.
+//! A ring grows into use. Before the writer uses new lines, it tries to turn back to the start,
+//! with a padding that neither side touches. It turns back if the reader is done with all records.
+//! Otherwise it uses twice as many lines from then on. So a record that is held for long does not
+//! keep it from the rest of the ring. A connection whose reader keeps up stays in a page or two of
+//! each ring.
 //!
-//! The ring lies in memory of its writer's, the position in memory of its reader's: each has a
-//! [`SharedView`] of what the other writes.
-//!
-//! A reader believes nothing: a record must lie inside the ring, or it is [`Corrupt`].
+//! The ring lies in its writer's memory, the position in its reader's. Each side has a
+//! [`SharedView`] of the other's part. A reader trusts nothing: a record must lie inside the ring,
+//! or it is [`Corrupt`].
 
 use super::record::{Header, Kind, LINE, lines_for};
 use super::view::{SharedView, SharedWord};

@@ -1,21 +1,18 @@
-//! A network inside one thread that behaves as badly as it is told to, the same way each time.
+//! A simulated network inside one thread, with seeded faults: each run with a seed is the same.
 //!
-//! [`SimFabric`] is the network, [`SimPort`] one endpoint's rail into it. Ops become *flights*;
-//! each has a time at which it lands, drawn from a seed, and `poll` of any port lands what is due.
-//! Time is what the caller says it is. Memory is real memory of this process.
+//! [`SimFabric`] is the network, [`SimPort`] one endpoint's rail into it. Ops become *flights*.
+//! Each lands at a time that is drawn from the seed, and `poll` of any port lands those that are
+//! due. The caller sets the time. Memory is real memory of this process.
 //!
-//! The simulator breaks what a network may break, each fault with a chance of its own
-//! ([`Faults`]), and watches what its user must keep: a message or an immediate that finds no free
-//! receive slot is a violation of the credits ([`SimCounts::violations`]), and kills the
-//! connection as a receiver-not-ready error would.
-//!
-//! A connection carries any number of bytes at once, unless it is told a speed
-//! ([`SimFabric::speed_set`]): then ops leave it one after another, and land when they have left
-//! and the latency has passed.
-//!
-//! After a death nothing of a connection touches memory any more, unless [`Faults::ghost`] is set:
-//! then a write may land long after its error was reported, as a real rail's may, until a fence,
-//! a close or the end of the region's registration stops it.
+//! - **Faults** of a network each have a probability of their own ([`Faults`]).
+//! - **Violations**: a message or an immediate without a free receive slot breaks the credits. It
+//!   is counted ([`SimCounts::violations`]), and ends the connection, like a receiver-not-ready
+//!   error.
+//! - **Speed**: a connection carries any number of bytes at once, unless it has a speed
+//!   ([`SimFabric::speed_set`]). Then ops leave one after another, and land after the latency.
+//! - **Ghosts**: after a death nothing of a connection touches memory, unless [`Faults::ghost`] is
+//!   set. Then a write may land long after its error was reported, as on a real rail. A fence, a
+//!   close or the end of the registration stops it.
 
 mod config;
 mod flight;

@@ -1,24 +1,23 @@
 //! The TCP rail: peers on any host.
 //!
-//! Each connection has one to [`STREAMS_MAX`] sockets of its own, which the side band has made and
-//! owns; this rail reads and writes them, and never blocks. What is posted is staged, and goes out
-//! with the next poll, many messages in one system call; a payload of more than 8 KiB goes out as
-//! it is posted, and what the kernel does not take of it is staged.
+//! Each connection has one to [`STREAMS_MAX`] sockets. The side band makes and owns them. This rail
+//! reads and writes them, and never blocks. Posts are staged and go out with the next poll, many
+//! messages in one system call. A payload over 8 KiB goes out at post, and the rest is staged.
 //!
-//! - The first stream carries sends, lines, adds, reads and short writes; long writes take the
-//!   emptiest of the others, if there are any ([`Limits::streams`]). With one stream everything
-//!   that a peer is told takes effect in order; a read's bytes are taken when its answer goes out.
-//! - What comes in is read into a scratch buffer that all peers share and which stays in the cache;
-//!   the rest of a payload is read straight to its place. A message that is still held when the
-//!   buffer is needed again moves to a cell of its own.
-//! - Only a call of this rail moves bytes in or out of registered memory, so a fence is our own
+//! - The first stream carries sends, lines, adds, reads and short writes. Long writes take the
+//!   emptiest of the others, if there are any ([`Limits::streams`]).
+//! - With one stream, everything that a peer is told takes effect in order. A read's bytes are
+//!   taken when its answer goes out.
+//! - Input is read into a scratch buffer that all peers share and that stays in the cache. The rest
+//!   of a payload is read straight to its place. A message that is still held when the buffer is
+//!   needed moves to a cell of its own.
+//! - Only a call of this rail moves bytes in or out of registered memory. So a fence is our own
 //!   act: nothing of the peer's sockets is touched after it.
-//! - Where a peer is opened with sums, each header and payload has one behind it ([`sums`]). What
-//!   is wrong breaks the connection: headers and lines before anything is done by them, payloads
-//!   before anybody hears of them.
-//! - A write from memory, an add and a read end when the peer has answered; a send and a line are
-//!   done when they are posted. A line to a bad key breaks the connection, since its poster has
-//!   counted on it.
+//! - If a peer is opened with sums, each header and payload is followed by one ([`sums`]). A wrong
+//!   sum breaks the connection: of headers and lines before they take effect, of payloads before
+//!   they are reported.
+//! - A write from memory, an add and a read end when the peer has answered. A send and a line are
+//!   done at post. A line to a bad key breaks the connection, because its poster has counted on it.
 
 mod answers;
 mod area;

@@ -1,16 +1,19 @@
-//! Short messages are read and left where they are, and taken out of the kernel some at a time.
+//! Short messages are peeked at, and taken out of the kernel some at a time.
 //!
-//! Whoever takes the second short message since the kernel has acknowledged any has it send an
-//! acknowledgement, within that very call, if nothing is left to read. On a connection that goes
-//! one way that is a packet for every second message, which takes two to four microseconds, while
-//! somebody waits for what was read. So a stream of short messages is peeked at, and what was is
-//! taken out when some have gathered: by then a line of the transport's own has told the peer's
-//! kernel, most of the time. One that brings nothing more for a while is emptied, so that a peer
-//! with a small window does not wait for an acknowledgement; so is one that somebody sleeps over,
-//! which would wake him, and one that is closed, which would be reset.
+//! If an application reads a second short message before the kernel has acknowledged any, that call
+//! sends an acknowledgement, unless more is left to read. On a one-way connection this is a packet
+//! for every second message. It takes two to four microseconds, while the caller waits for the
+//! message.
 //!
-//! Needs a kernel that remembers how far a TCP socket was peeked at: Linux 6.10, and 6.12 for IPv6.
-//! Elsewhere each message is taken as it is read.
+//! So a stream of short messages is peeked at, and taken out when some have gathered. By then a
+//! line of the transport has mostly acknowledged them. A stream is emptied early in these cases:
+//!
+//! - nothing more comes for a while: a peer with a small window would wait for an acknowledgement;
+//! - the thread is about to sleep: unread bytes would wake it;
+//! - the socket is closed: unread bytes would reset the connection.
+//!
+//! The kernel must remember how far a TCP socket was peeked at: Linux 6.10, or 6.12 for IPv6. On
+//! older kernels each message is taken as it is read.
 #![forbid(unsafe_code)]
 
 use super::rail::Tcp;

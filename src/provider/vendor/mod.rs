@@ -1,15 +1,23 @@
 //! A provider written in C: a table of functions over an object of the vendor's.
 //!
-//! [`abi`] has the C types, [`Table`] a table that was checked, [`Vendor`] answers the seam over
-//! one of its objects, and [`suite`] runs the conformance suite over two of them. Why the table
-//! looks as it does: `doc/decisions/0012-vendor-table.md`.
+//! - [`abi`]: the C types
+//! - [`Table`]: a table that was checked
+//! - [`Vendor`]: the seam over one of the vendor's objects
+//! - [`suite`]: the conformance suite over two of them
 //!
-//! What a vendor's function answers is not believed where a mistake would reach further than its
-//! own rail: an unknown answer, an event of no known kind, more events than asked for, a peer or a
-//! length that cannot be, the end of an op that is not in flight ([`flights`]), a refusal of what
-//! the caps promise. The first of them is kept as a [`Breach`], which ends the suite, and which
-//! whoever owns an endpoint over the rail asks for. From then on nothing is posted, and nothing
-//! that polls would tell is believed; what was in flight ends with the object.
+//! `doc/decisions/0012-vendor-table.md` says why the table looks as it does.
+//!
+//! A vendor's answers are checked where a mistake would reach further than its own rail:
+//!
+//! - an unknown answer, or an event of no known kind;
+//! - more events than asked for;
+//! - an impossible peer or length;
+//! - the end of an op that is not in flight ([`flights`]);
+//! - a refusal of what the caps promise.
+//!
+//! The first mistake is kept as a [`Breach`], which ends the suite; the owner of an endpoint asks
+//! for it. From then on nothing is posted, and no answer is believed. Ops in flight end with the
+//! object.
 
 pub mod abi;
 mod convert;

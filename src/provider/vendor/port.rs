@@ -1,5 +1,5 @@
-//! A vendor's rail as a port of a host: peers are prepared, told to their other end, and joined to
-//! it, and a [`super::Breach`] takes the rail down without taking the host's other rails with it.
+//! A vendor's rail as a port of a host. Peers are prepared, described to their other end, and
+//! joined to it. A [`super::Breach`] takes this rail down, and no other rail of the host.
 
 use super::flights::{self, Flights};
 pub use super::port_words::{ErrorReport, PortOpenError, PortPeerError, Unended};

@@ -1,11 +1,18 @@
 //! Which ports are used, and why others are not.
 //!
-//! `CROSSTIE_IB_HCA` chooses as `NCCL_IB_HCA` does: names of devices by prefix, separated by commas
-//! (`mlx5`), each with a port behind a colon if one alone is meant (`mlx5_0:1`); a leading `^`
-//! leaves them out (`^mlx5_2`); a leading `=` asks for whole names (`=mlx5_1`, `^=mlx5_1`). Behind
-//! the port may stand the rail and the plane that it is cabled to (`mlx5_0:1:3:0`; any may be
-//! empty, `mlx5_0::3`), which choose nothing, and are NCCL's to know. Neither has ranges of ports:
-//! `mlx5_0:1-2` is refused here, and is `mlx5_0:1` with NCCL, whose `atoi` stops at the dash.
+//! `CROSSTIE_IB_HCA` has the format of `NCCL_IB_HCA`, with commas between names:
+//!
+//! | text | means |
+//! |---|---|
+//! | `mlx5` | all devices whose names begin so |
+//! | `mlx5_0:1` | one port of a device |
+//! | `^mlx5_2` | all but these; `^` leads the whole list |
+//! | `=mlx5_1`, `^=mlx5_1` | whole names instead of prefixes |
+//! | `mlx5_0:1:3:0`, `mlx5_0::3` | port, rail and plane; each may be empty |
+//!
+//! Rail and plane say how the port is cabled. They choose nothing; NCCL uses them. Neither has
+//! ranges of ports: `mlx5_0:1-2` is refused here. NCCL reads it as `mlx5_0:1`, because its `atoi`
+//! stops at the dash.
 #![forbid(unsafe_code)]
 
 extern crate std;

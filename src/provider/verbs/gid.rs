@@ -1,10 +1,12 @@
 //! GIDs: the addresses of a port, and which of them is used.
 //!
 //! The rules are NCCL's (`NCCL_IB_GID_INDEX`, `_ADDR_FAMILY`, `_ADDR_RANGE`, `_ROCE_VERSION_NUM`),
-//! but for three points. Of those that they allow, addresses of this network namespace come first:
-//! a container may see its neighbors', too. Where nobody asks for a family it is IPv4 if there is
-//! such a GID, and else IPv6; and a port without a GID that the rules allow is refused by name,
-//! where NCCL takes the first, which no router knows.
+//! with three differences:
+//!
+//! 1. Addresses of this network namespace come first: a container may see its neighbors', too.
+//! 2. If no family is set, it is IPv4 if there is such a GID, and else IPv6.
+//! 3. A port without an allowed GID is refused by name. NCCL takes the first, which no router
+//!    knows.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,40 +1,42 @@
 //! The verbs rail: peers over InfiniBand or RoCE.
 //!
-//! Each peer has a reliable queue pair of its own; all queue pairs of a rail complete into one
-//! queue. What is posted is chained, and goes to the device with the next flush or poll, up to
-//! [`CHAIN`] requests with one doorbell.
+//! Each peer has a reliable queue pair. All queue pairs of a rail complete into one queue. Posts
+//! are chained, and go to the device with the next flush or poll, up to [`CHAIN`] requests per
+//! doorbell.
 //!
-//! - **Copied at post**: a send's head and payload, and a line, are put together in the peer's
-//!   staging, which is registered; short ones go inline. They are done when they are posted, and
-//!   not signalled; a write from memory, a read and an add end with a completion of the device. One
-//!   completion stands for all before it on its queue pair.
-//! - **Flow control is the transport's**: [`RECEIVES`] receives of each peer are posted before its
-//!   queue pair can receive, and each is posted again when its message is released, or its word
-//!   reported; a few of them wait for others, and for a poll that finds nothing. A queue pair
-//!   does not retry where the peer has no receive (`rnr_retry` is 0): that would
-//!   hide a broken credit, so it breaks the connection.
-//! - **Order** is the queue pair's; what follows a read or an add on it waits for that (a fence bit
-//!   of the request), which the queue pair alone would not do. Where the network sends its packets
-//!   by several ways, writes are placed as they come, and only sends and words keep their turn: no
-//!   order is promised there, and a line ends with its completion, before which the transport
-//!   writes nothing in its place ([`Config::adaptive_bytes_min`]).
-//! - **A bad key** of the peer's ends its op with `Key`, and the queue pair with it: that is what
-//!   the devices do, and [`crate::fabric::Caps::bad_key_breaks`] says so. A key of our own is
-//!   checked here, and harms nothing.
-//! - **A fence is our own act**: the queue pair goes to its error state, in which it neither sends
-//!   nor takes packets. A marker at the end of each of its two queues comes back when everything
-//!   before it has: then the device touches nothing on its behalf. Where a device does not stop it,
-//!   or not give them back in time, the queue pair is destroyed, which ends it too.
-//! - **A GID that goes** ends every peer, and leaves the rail out of use until it is revived with
-//!   another; a device that fails, for good.
-//! - **Nothing is heard of a peer that sends nothing**: that it is gone, the side band says, or an
-//!   op that is not acknowledged ([`PathConfig`] says how long that takes, and
-//!   [`Config::silence_max`] how long it may).
+//! - **Copied at post**: a send's head and payload, and a line, are gathered in the peer's
+//!   registered staging; short ones go inline. They are done at post, and not signalled. A write
+//!   from memory, a read and an add end with a completion, which stands for all earlier requests of
+//!   its queue pair.
+//! - **Flow control is the transport's.** [`RECEIVES`] receives of each peer are posted before its
+//!   queue pair can receive. Each is posted again when its message is released or its word
+//!   reported. A few wait for others, and for a poll that finds nothing. `rnr_retry` is 0: a
+//!   missing receive is a broken credit, so it breaks the connection.
+//! - **Order** is the queue pair's. Requests after a read or an add carry a fence bit, since the
+//!   queue pair alone would not wait. With adaptive routing ([`Config::adaptive_bytes_min`]),
+//!   writes are placed as they come, and only sends and words keep their order. The caps promise no
+//!   order there. A line then ends with its completion, and the transport does not overwrite it
+//!   before.
+//! - **A bad key** of the peer's ends its op with `Key`, and the queue pair with it, as the devices
+//!   do ([`crate::fabric::Caps::bad_key_breaks`]). A key of our own is checked here, and harms
+//!   nothing.
+//! - **A fence is our own act.** The queue pair goes to its error state, in which it neither sends
+//!   nor takes packets. A marker at the end of each of its two queues comes back behind everything
+//!   else. Then the device touches nothing for it. If that fails or takes too long, the queue pair
+//!   is destroyed.
+//! - **A GID that goes** ends every peer. The rail is out of use until it is revived with another
+//!   GID. A failed device is out of use for good.
+//! - **Silent peers**: the side band finds a peer that sends nothing. An op that is not
+//!   acknowledged ends the peer, too: [`PathConfig`] says how long the device takes,
+//!   [`Config::silence_max`] how long it may take.
 //!
-//! What needs no device to be thought about: [`ports`] reads what the kernel shows of them,
-//! [`settings`] what the user wants of them, [`choice`] which ports may be used and why others may
-//! not, [`gid`] by which of its addresses a port is used, and [`rails`] which ports of two hosts
-//! reach each other. All of it is for open: it allocates, and reads files.
+//! These parts need no device. They run at open: they allocate and read files.
+//!
+//! - [`ports`]: what the kernel shows of the ports
+//! - [`settings`]: what the user wants of them
+//! - [`choice`]: which ports may be used, and why others may not
+//! - [`gid`]: which of its addresses a port uses
+//! - [`rails`]: which ports of two hosts reach each other
 
 mod area;
 pub mod choice;

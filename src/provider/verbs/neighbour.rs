@@ -1,9 +1,8 @@
 //! Whether the kernel knows the link address of a peer's port.
 //!
-//! On RoCE it looks that up when a queue pair is given its peer, and the call waits for the answer:
-//! for a second and more where nobody answers, with the data thread in it. So it is asked here
-//! first, by a datagram of no bytes. Nobody waits for the answer: who joins the queue pair tries
-//! again later.
+//! On RoCE the kernel looks it up when a queue pair is given its peer. That call blocks the data
+//! thread: for a second and more if no host answers. So a datagram of no bytes starts the lookup
+//! first. Nothing waits for the answer: joining the queue pair is tried again later.
 //!
 //! *Source*: `rdma_resolve_ip` in Linux's `drivers/infiniband/core/addr.c`; rtnetlink(7).
 

@@ -1,11 +1,12 @@
 //! Peers whose devices acknowledge nothing.
 //!
-//! A path that loses all packets is noticed by the device itself when it has sent one again as
-//! often as it was told to, which takes half a minute by default. Whoever opened the rail says how
-//! long is too long ([`Config::silence_max`](super::Config::silence_max)): a peer that was sent
-//! something ends when nothing of that completes for so long. Completions are what counts, however
-//! long each took; the peer's device gives them, so that a peer whose program is stopped stays.
-//! Looks are counted, and not the time, so that nobody ends because we were not there to see.
+//! The device notices a path that loses all packets after its last retry: half a minute by default.
+//! [`Config::silence_max`](super::Config::silence_max) may be shorter. A peer that was sent
+//! something ends when nothing of that completes for so long.
+//!
+//! Any completion counts, however long it took. The peer's device makes it, so a peer whose program
+//! is stopped stays. Looks are counted, not time: time in which this process did not look ends no
+//! peer.
 
 use super::peer::Peer;
 use super::rail::Verbs;

@@ -1,13 +1,14 @@
 //! `crosstie perf`: latency, bandwidth, message rate and set-up, between two processes or within
 //! one.
 //!
-//! The measuring process starts this program a second time as its peer ([`peer`]), pins both to
-//! different CPUs, and asks it for one window after the other over a pipe; while a window runs,
-//! both touch nothing but their endpoint. A window starts with an empty message of the peer, when
-//! it has posted its first receives, and a stream ends with another, when it has received all.
+//! The measuring process starts this program a second time as its peer ([`peer`]), and pins both to
+//! different CPUs. It asks the peer over a pipe for one window after the other. While a window
+//! runs, both touch nothing but their endpoint. A window starts with an empty message of the peer,
+//! sent after its first receives are posted. A stream ends with another, sent when the peer has
+//! received everything.
 //!
-//! Started by a launcher, or with `--pattern`, each process is a rank, and all ranks measure at
-//! once ([`together`]).
+//! With a launcher or `--pattern`, each process is a rank, and all ranks measure at once
+//! ([`together`]).
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,4 +1,4 @@
-//! Who talks to whom when more than two processes measure.
+//! Which ranks talk to each other when more than two processes measure.
 #![forbid(unsafe_code)]
 
 extern crate std;

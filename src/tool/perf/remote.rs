@@ -1,11 +1,14 @@
-//! `crosstie perf --listen` on one host and `crosstie perf HOST` on another, or in two terminals of
-//! one: the same measurement as between two processes, without a launcher.
+//! `crosstie perf --listen` on one host and `crosstie perf HOST` on another: a measurement between
+//! two processes without a launcher. Both may run on one host.
 //!
-//! They talk over a TCP connection beside what is measured, in lines. Each says [`HELLO`]. Then the
-//! client says `open` and the options that its peer process would be started with, and is answered
-//! with `handle` and a listener's handle; then it asks for windows as it would over a pipe, until
-//! it says `close`. The server ends when its client has gone. Instead of any answer it may say
-//! `failed` and why.
+//! They talk in lines over a TCP connection beside the measured ones.
+//!
+//! 1. Each side says [`HELLO`].
+//! 2. The client says `open`, and the options that its peer process would be started with.
+//! 3. The server answers `handle` and a listener's handle.
+//! 4. The client asks for windows as over a pipe, until it says `close`.
+//!
+//! Instead of any answer the server may say `failed` and why. It ends when its client has gone.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,6 +1,8 @@
-//! `crosstie sim --peers N`: what one endpoint costs that talks to N others, with no rail's cost in
-//! it: bytes of its block, time to take the connections into use, time of a message on each, and
-//! what a call of progress costs when nothing happens.
+//! `crosstie sim --peers N`: the cost of an endpoint that talks to N others, without the cost of a
+//! rail.
+//!
+//! It measures bytes of the block, the time to take the connections into use, and the time of a
+//! message on each. It also measures an idle call of progress.
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -1,12 +1,15 @@
-//! The extended post interface (`ibv_wr_…`), which queue pairs have that are made for it.
+//! The extended post interface (`ibv_wr_…`), for queue pairs that are made for it.
 //!
-//! Requests are told to the driver one by one, by a function for each kind, between `wr_start` and
-//! `wr_complete`, which rings the doorbell. It has requests of one part, or of none: those of
-//! several go by `ibv_post_send`, which takes turns with it (ibv_wr_post(3)), since soft-RoCE's
-//! functions for lists count wrongly. With rdma-core 44, `wr_set_sge_list` takes all parts for as
-//! long as the first, and `wr_set_inline_data_list` takes the whole for empty (seen in the guest,
-//! and in `librxe-rdmav34.so`). What is declared here stands behind mutexes in the
-//! header, whose sizes are those of the C library: offsets are the compiler's.
+//! Between `wr_start` and `wr_complete`, the driver gets the requests one by one, by a function for
+//! each kind. `wr_complete` rings the doorbell. Only requests of one part or none go this way.
+//! Requests of several parts go by `ibv_post_send`, which may alternate with it (ibv_wr_post(3)).
+//!
+//! The reason is soft-RoCE, whose functions for lists count wrongly. With rdma-core 44,
+//! `wr_set_sge_list` takes all parts for as long as the first. `wr_set_inline_data_list` takes the
+//! whole for empty. Both were seen in the guest, and in `librxe-rdmav34.so`.
+//!
+//! The structures here stand behind mutexes in the header. The C library sets the size of these, so
+//! the compiler computes the offsets.
 
 use super::abi::{Context, Cq, Fact, Pd, Qp, QpCap, SendWr, Sge, layout};
 use super::numbers as n;
