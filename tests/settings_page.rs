@@ -17,7 +17,7 @@ the endpoint's size. This page is made from the table in `src/tool/settings.rs`:
 `UPDATE_SNAPSHOTS=1 cargo test --test settings_page` writes it.
 
 - The first call that opens an endpoint reads all variables, once.
-- An empty variable is not set.
+- An empty variable is not set, except `CROSSTIE_KEY_FILE`: empty is an error there.
 - Numbers are plain: `8192`, not `8k`.
 - A value that makes no sense is one error (`XTIE_ERR_SETTING`), and no endpoint opens.
 - The log reports a `CROSSTIE_` name that does not exist, with the nearest one that does.

@@ -99,7 +99,7 @@ const RAILS: Group = Group {
         ),
         of(
             "CROSSTIE_TCP_RAILS",
-            "one for each subnet that both hosts have",
+            "one for each address that has one of the peer's in its subnet",
             "1 to 8",
             "TCP rails of each connection that this side makes, up to the smaller `rails_max` of \
              both sides. While one works, no message is lost. Several on one interface are \
