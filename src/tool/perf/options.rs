@@ -129,7 +129,8 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
             value: "N",
             help: "rails of each connection, 1 to 8: of TCP, or of TCP and of ports of RDMA\n\
                    or libfabric where there are some (default: one for each address\n\
-                   with one of the peer's in its subnet, 2 at most); with --chaos 2 to 8 (default 2)",
+                   with one of the peer's in its subnet, 2 at most);\n\
+                   with --chaos 2 to 8 (default 2)",
         },
         Flag { name: "--seed", value: "N", help: "which rails --chaos kills, and how" },
         Flag { name: "--json", value: "", help: "one JSON object per line" },
