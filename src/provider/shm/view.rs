@@ -1,7 +1,10 @@
 //! Memory that the peer writes and we only read: what one end of a connection may do with it.
 
 use super::word::{ACQUIRE, fence, u32_at, u64_at};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{self, Relaxed};
+
+/// The order of a load that has an acquire fence behind it. ThreadSanitizer knows no fences.
+const FENCED: Ordering = if cfg!(tsan) { ACQUIRE } else { Relaxed };
 
 /// Memory of the peer's, mapped here for reading alone. Zeroed: no bytes.
 ///
@@ -63,17 +66,27 @@ impl SharedView {
     /// The half word at `offset`, a multiple of 4. *Panics* as [`SharedView::at`].
     #[inline(always)]
     pub fn load_u32(self, offset: usize) -> u32 {
+        self.u32(offset, Relaxed)
+    }
+
+    #[inline(always)]
+    fn u32(self, offset: usize, order: Ordering) -> u32 {
         let at = self.at(offset, 4).cast_mut();
         // SAFETY: in the view, so valid for the load; nothing but a load is made of it.
-        unsafe { u32_at(at) }.load(Relaxed)
+        unsafe { u32_at(at) }.load(order)
     }
 
     /// The word at `offset`, a multiple of 8. *Panics* as [`SharedView::at`].
     #[inline(always)]
     pub fn load_u64(self, offset: usize) -> u64 {
+        self.u64(offset, Relaxed)
+    }
+
+    #[inline(always)]
+    fn u64(self, offset: usize, order: Ordering) -> u64 {
         let at = self.at(offset, 8).cast_mut();
         // SAFETY: in the view, so valid for the load; nothing but a load is made of it.
-        unsafe { u64_at(at) }.load(Relaxed)
+        unsafe { u64_at(at) }.load(order)
     }
 
     /// [`SharedView::load_u32`], and what the peer wrote before a release store of the value is
@@ -83,7 +96,7 @@ impl SharedView {
     /// relaxed load is defined, and a fence behind it makes it an acquire load.
     #[inline(always)]
     pub fn acquire_u32(self, offset: usize) -> u32 {
-        let value = self.load_u32(offset);
+        let value = self.u32(offset, FENCED);
         fence(ACQUIRE);
         value
     }
@@ -96,7 +109,7 @@ impl SharedView {
     /// [`SharedView::load_u64`], likewise.
     #[inline(always)]
     pub fn acquire_u64(self, offset: usize) -> u64 {
-        let value = self.load_u64(offset);
+        let value = self.u64(offset, FENCED);
         fence(ACQUIRE);
         value
     }
