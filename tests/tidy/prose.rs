@@ -4,7 +4,6 @@
 //! table and a paragraph are each checked by themselves. Code is left out.
 
 use super::{Finding, Source, tree};
-use std::collections::BTreeSet;
 
 /// Most words of a sentence. Aim at 25.
 const WORDS_MAX: usize = 35;
@@ -13,9 +12,6 @@ const BANNED: &[&str] =
     &["Who ", "Whoever ", "Whom ", "Of whom ", "Of a ", "Of an ", "Of one ", "Nobody ", "What is "];
 /// Dots that end no sentence.
 const ABBREVIATIONS: &[&str] = &["e.g.", "i.e.", "etc.", "vs.", "cf."];
-/// Pages and heads that are not rewritten yet, a path a line. The list only gets shorter.
-const NOT_YET: &str = include_str!("prose-not-yet.txt");
-
 /// A piece of text that no other continues, and the line that it begins at.
 #[derive(Clone, Eq, PartialEq, Debug)]
 struct Item {
@@ -160,29 +156,6 @@ fn prose(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// Findings of all pages but those of the list; and lines of the list that are needless.
-fn against(list: &str, sources: &[Source]) -> Vec<Finding> {
-    let listed: BTreeSet<&str> = list.lines().filter(|line| !line.is_empty()).collect();
-    let mut found = Vec::new();
-    for source in sources {
-        let here = prose(source);
-        match listed.contains(source.path.as_str()) {
-            false => found.extend(here),
-            true if here.is_empty() => {
-                found.push(source.found(0, "passes: take it out of NOT_YET"))
-            }
-            true => {}
-        }
-    }
-    let gone = listed.iter().filter(|path| !sources.iter().any(|source| source.path == **path));
-    found.extend(gone.map(|path| Finding {
-        path: (*path).into(),
-        line: 0,
-        what: "is gone: take it out of NOT_YET".into(),
-    }));
-    found
-}
-
 fn is_read(source: &Source) -> bool {
     let pages = source.path == "README.md" || source.path.starts_with("doc/");
     (pages && source.is("md")) || (source.path.starts_with("src/") && source.is("rs"))
@@ -192,7 +165,7 @@ fn is_read(source: &Source) -> bool {
 fn pages_and_heads_are_in_plain_english() {
     let sources: Vec<Source> = tree().into_iter().filter(is_read).collect();
     assert!(sources.len() > 40, "only {} files were found", sources.len());
-    let found = against(NOT_YET, &sources);
+    let found: Vec<Finding> = sources.iter().flat_map(prose).collect();
     let report: Vec<String> =
         found.iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.what)).collect();
     assert!(report.is_empty(), "{} findings\n{}", report.len(), report.join("\n"));
@@ -232,15 +205,4 @@ fn banned_forms_are_reported() {
     assert_eq!(said("doc/a.md", "- Of a NIC a line says\n- Nobody knows\n"), [1, 2]);
     assert_eq!(said("doc/a.md", "**What is** beyond waits."), [1]);
     assert_eq!(said("doc/a.md", "What is wrong? Somebody of whom one knows. Whole pages."), []);
-}
-
-#[test]
-fn list_of_pages_only_gets_shorter() {
-    let good = || Source::new("doc/good.md", "Short.");
-    let bad = || Source::new("doc/bad.md", "Nobody knows.");
-    let count = |list| against(list, &[good(), bad()]).len();
-    assert_eq!(count("doc/bad.md\n"), 0);
-    assert_eq!(count(""), 1);
-    assert_eq!(count("doc/bad.md\ndoc/good.md\n"), 1, "good.md passes");
-    assert_eq!(count("doc/bad.md\ndoc/gone.md\n"), 1);
 }
