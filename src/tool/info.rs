@@ -16,7 +16,7 @@ use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
 use crate::fabric::Syscalls;
 use crate::host::device::{DEVICES, Rails, properties};
-use crate::host::gin::nic_of_nccl_gpu;
+use crate::host::gin;
 use crate::host::log::{self, Level};
 use crate::host::mistyped;
 use crate::host::owned::Owned;
@@ -198,13 +198,10 @@ fn devices() -> Section {
 /// Whether NCCL's GPU-initiated operations run here, as the plugin decides it on one host.
 fn gpu() -> Section {
     let driver = Library::load();
-    let gin = match (&driver, environment().gin) {
-        (Err(_), _) => "off: they need the CUDA driver",
-        (Ok(_), Some(false)) => "off: CROSSTIE_GIN=0",
-        (Ok(_), None) if nic_of_nccl_gpu() => {
-            "off: an mlx5 or EFA device runs NCCL's own; CROSSTIE_GIN=1 takes the software HCA"
-        }
-        (Ok(_), Some(true) | None) => "on, in the NCCL plugin, for ranks of one host",
+    let gin = match (&driver, gin::refusal(environment().gin)) {
+        (Err(_), _) => "off: they need the CUDA driver".into(),
+        (Ok(_), Some(why)) => format!("off: {why}"),
+        (Ok(_), None) => "on, in the NCCL plugin, for ranks of one host".into(),
     };
     Section {
         name: "gpu",

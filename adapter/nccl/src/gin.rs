@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use core::ptr::without_provenance_mut;
 use crosstie::connect::group::{HANDLE_BYTES, Listener};
 use crosstie::host::gin::comm::Window;
-use crosstie::host::gin::{self, Comm, Config, Engine, GinError, nic_of_nccl_gpu};
+use crosstie::host::gin::{self, Comm, Config, Engine, GinError};
 use crosstie::host::settings;
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
@@ -75,16 +75,14 @@ pub fn is_asked_for_rma() -> bool {
 
 /// Why a table offers no devices, or nothing.
 fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<String> {
-    match (table, wish) {
-        (_, Some(false)) => Some("CROSSTIE_GIN=0".into()),
-        (Table::V11, _) if version.is_some_and(|version| version >= NCCL_2_30) => {
-            Some("NCCL 2.30 reads other structures than this table's".into())
-        }
-        (_, Some(true)) => None,
-        (_, None) if nic_of_nccl_gpu() => {
-            Some("an mlx5 or EFA device runs NCCL's own; CROSSTIE_GIN=1 takes this one".into())
-        }
-        (_, None) => several_hosts(Variables::of_process()),
+    let is_other = table == Table::V11 && version.is_some_and(|version| version >= NCCL_2_30);
+    if is_other && wish != Some(false) {
+        return Some("NCCL 2.30 reads other structures than this table's".into());
+    }
+    match (gin::refusal(wish), wish) {
+        (Some(why), _) => Some(why.into()),
+        (None, None) => several_hosts(Variables::of_process()),
+        (None, Some(_)) => None,
     }
 }
 
@@ -101,14 +99,12 @@ const COUNTS: [(&str, Option<&str>); 4] = [
 /// does without GIN from the start, where `connect` would fail later.
 fn several_hosts(variables: &Variables) -> Option<String> {
     let count = |name: &str| variables.text(name)?.trim().parse::<u64>().ok();
-    COUNTS.into_iter().find_map(|(all, here)| {
+    let (several, said) = COUNTS.into_iter().find_map(|(all, here)| {
         let (whole, own) = (count(all)?, here.map_or(Some(1), count)?);
         let own_said = here.map_or(String::new(), |here| format!(", {here}={own}"));
-        Some(
-            (whole > own)
-                .then(|| format!("the ranks run on several hosts: {all}={whole}{own_said}")),
-        )
-    })?
+        Some((whole > own, format!("{all}={whole}{own_said}")))
+    })?;
+    several.then(|| format!("the ranks run on several hosts: {said}"))
 }
 
 /// How many devices a GIN table has: those of the net tables, or none.

@@ -132,8 +132,19 @@ pub fn listen(environment: &Environment) -> Result<Listener, GinError> {
     Ok(Listener::new(Trust::new(key, environment.users))?)
 }
 
+/// Why these operations are off on this host, whatever its driver: `wish` is `CROSSTIE_GIN`.
+pub fn refusal(wish: Option<bool>) -> Option<&'static str> {
+    match wish {
+        Some(true) => None,
+        Some(false) => Some("CROSSTIE_GIN=0"),
+        None => nic_of_nccl_gpu().then_some(
+            "an mlx5 or EFA device runs NCCL's own; CROSSTIE_GIN=1 takes the software HCA",
+        ),
+    }
+}
+
 /// Whether a NIC of this host runs NCCL's own GPU-initiated backend: its driver is mlx5's or EFA's.
-pub fn nic_of_nccl_gpu() -> bool {
+fn nic_of_nccl_gpu() -> bool {
     let Ok(devices) = std::fs::read_dir("/sys/class/infiniband") else { return false };
     devices.flatten().any(|device| driver_is_known(&device.path()))
 }
