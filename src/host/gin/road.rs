@@ -311,8 +311,7 @@ impl Road {
     /// The next operation that has ended, and how.
     pub fn ended(&mut self) -> Option<(Pending, Result<(), Syndrome>)> {
         let number = self.pending.front()?.0;
-        // what was posted before a refusal is done once the last marker has come
-        if self.reached() < number.min(self.taken) || number > self.issued {
+        if !self.has_reached(number) {
             return None;
         }
         let outcome = match number < self.broken_from {
@@ -329,6 +328,7 @@ impl Road {
 
     /// Whether all up to the number `due` has ended; what the driver refused never does.
     pub fn has_reached(&self, due: u64) -> bool {
+        // what was posted before a refusal is done once the last marker has come
         self.issued >= due && self.reached() >= due.min(self.taken)
     }
 

@@ -37,15 +37,14 @@ impl Words {
     /// Takes a word for device memory, or for pinned host memory by its device address. `false`: it
     /// has not four or eight bytes, is not aligned, or there is no room.
     pub fn take(&mut self, to: u64, bytes: &[u8]) -> bool {
-        let word = match bytes.len() {
-            8 => bytes.try_into().ok().map(|value| word64(to, u64::from_le_bytes(value))),
-            4 => bytes.try_into().ok().map(|value| word32(to, u32::from_le_bytes(value))),
-            _ => None,
-        };
-        let Some(word) = word.filter(|_| to.is_multiple_of(bytes.len() as u64)) else {
+        let word = if let Ok(value) = bytes.try_into().map(u64::from_le_bytes) {
+            word64(to, value)
+        } else if let Ok(value) = bytes.try_into().map(u32::from_le_bytes) {
+            word32(to, value)
+        } else {
             return false;
         };
-        let fits = self.0.len() < WORDS_MAX;
+        let fits = to.is_multiple_of(bytes.len() as u64) && self.0.len() < WORDS_MAX;
         if fits {
             self.0.push(word);
         }
