@@ -2,21 +2,21 @@
 
 extern crate std;
 
-use super::device::DeviceKind;
+use super::choice::device::DeviceKind;
+use super::choice::network;
+use super::choice::options::Options;
+use super::choice::settings;
+use super::choice::vendor::{self, VendorRail};
 use super::error::OpenError;
-use super::join;
-use super::lanes::{LaneKnown, LanesTold, RailView};
-use super::linger::Patience;
+use super::life::join;
+use super::life::lanes::{LaneKnown, LanesTold, RailView};
+use super::life::linger::Patience;
+use super::life::vouch::Vouching;
+use super::log::news;
+use super::log::stall::Stalls;
 use super::machine::{HostRail, Machine, each, hosted};
-use super::network;
-use super::news;
-use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
-use super::settings;
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
-use super::stall::Stalls;
-use super::vendor::{self, VendorRail};
-use super::vouch::Vouching;
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::descriptor::StandardHeld;
 use crate::base::ids::ConnectionIndex;
@@ -49,7 +49,7 @@ const CLOSE_STEPS: usize = 10_000;
 pub(super) struct Known {
     pub(super) generation: u32,
     /// When closing gives up on messages that are on their way, in ms since open; 0: not closing;
-    /// [`LINGERED`](super::linger): it has.
+    /// [`LINGERED`](super::life::linger): it has.
     pub(super) linger_until_ms: u64,
     pub(super) in_use: bool,
     pub(super) gone: Option<DownCause>,

@@ -3,8 +3,10 @@
 
 extern crate std;
 
-use super::options::{HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
-use super::vendor::VendorRailError;
+use super::choice::options::{
+    HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX,
+};
+use super::choice::vendor::VendorRailError;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 use crate::connect::{SHM_DIR_BYTES_MAX, descriptor_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};

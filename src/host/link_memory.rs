@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use super::news;
+use super::log::news;
 use crate::connect::{LinkMemory, MemoryError};
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedHeap, SharedMapping, ViewMapping, WakeFd, kernel_copy};

@@ -4,50 +4,34 @@
 //! [`Endpoint`] has two halves. [`Shared`] may be used from any thread: registration, listening,
 //! connecting, accepting; it lies beside the endpoint in the block, so that the two never overlap.
 //! The rest belongs to one thread at a time: requests, progress, closing.
+//!
+//! Three folders: [`choice`] says what an endpoint is opened on, [`life`] joins, watches and ends
+//! connections and their rails, and [`log`] has the sentences for people.
 
-pub mod device;
+mod choice;
 pub mod endpoint;
 pub mod error;
-mod events;
 pub mod gin;
-mod join;
-mod lanes;
-mod libfabric;
-mod linger;
+mod life;
 mod link_memory;
 pub mod log;
-mod lost;
 mod machine;
-pub mod mistyped;
-mod network;
-mod news;
-pub mod options;
 mod own;
 #[cfg(feature = "tool")]
 pub(crate) mod owned;
-mod pairs;
 mod parts;
-mod ports;
 mod ports_memory;
-mod rail_end;
-mod rail_news;
-mod rdma;
-pub mod settings;
 pub mod shared;
-mod silence;
-pub mod stall;
-mod told;
-mod values;
-pub mod vendor;
-mod vouch;
 
-pub use device::{DeviceKind, DeviceProperties};
+pub use choice::{
+    DeviceKind, DeviceProperties, Options, device, mistyped, options, settings, vendor,
+};
 pub use endpoint::Endpoint;
 pub use error::{
     AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, OpenError,
     RegisterError, RingsError,
 };
-pub use lanes::RailView;
-pub use options::Options;
-pub use rail_end::{END_BYTES_MAX, RailEnd};
+pub use life::RailView;
+pub use log::stall;
+pub use log::{END_BYTES_MAX, RailEnd};
 pub use shared::{Attempt, Half, Shared};

@@ -6,9 +6,9 @@
 
 extern crate std;
 
+use super::choice::options::Options;
 use super::endpoint::Endpoint;
 use super::error::{AllocateError, OpenError};
-use super::options::Options;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::slab::Handle;
 use crate::base::units::Bytes;

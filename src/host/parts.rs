@@ -2,24 +2,24 @@
 
 extern crate std;
 
-use super::device::{DeviceKind, Rails};
+use super::choice::device::{DeviceKind, Rails};
+use super::choice::network::{Network, Streams};
+use super::choice::options::{self, Options};
+use super::choice::ports;
+use super::choice::settings::Environment;
+use super::choice::vendor::VendorRail;
 use super::endpoint::{Endpoint, Known};
 use super::error::OpenError;
-use super::lanes::{LaneKnown, LanesTold};
+use super::life::lanes::{LaneKnown, LanesTold};
+use super::life::vouch::Vouching;
 use super::link_memory::HostMemory;
+use super::log::news::{self, note};
+use super::log::stall::Stalls;
 use super::log::{Level, say_once};
 use super::machine::{HostRail, Machine};
-use super::network::{Network, Streams};
-use super::news::{self, note};
-use super::options::{self, Options};
 use super::own::Own;
-use super::ports;
 use super::ports_memory::PortsMemory;
-use super::settings::Environment;
 use super::shared::{Half, PortsDomain, RailDomain, SetUp, Shared};
-use super::stall::Stalls;
-use super::vendor::VendorRail;
-use super::vouch::Vouching;
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
 use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};

@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::error::OpenError;
-use super::news::{self, NotRegistered};
+use super::log::news::{self, NotRegistered};
 use crate::base::carve::Carver;
 use crate::base::slab::Handle;
 use crate::fabric::{DeregisterError, RailKey, Region, RegisterError};

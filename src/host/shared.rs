@@ -6,7 +6,7 @@ use super::error::{
     AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, RegisterError,
 };
 use super::link_memory::HostMemory;
-use super::news;
+use super::log::news;
 use super::own::Own;
 use super::ports_memory::PortsMemory;
 use crate::base::carve::{BLOCK_ALIGN, RawSlice};

@@ -1,18 +1,18 @@
 //! What set-up tells the data thread of connections, and what that does with it.
 
-use super::endpoint::{Endpoint, Known};
 use super::lanes::Fresh;
-use super::machine::{Machine, each};
-use super::shared::{SetUp, locked};
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::connect::BandEvent;
+use crate::host::endpoint::{Endpoint, Known};
+use crate::host::machine::{Machine, each};
+use crate::host::shared::{SetUp, locked};
 use crate::transport::endpoint::ConnectionCloseError;
 
 impl Endpoint {
     #[cold]
     #[inline(never)]
-    pub(super) fn events_take(&mut self) {
+    pub(in crate::host) fn events_take(&mut self) {
         while let Some(event) = self.events.pop() {
             self.event(event);
         }
@@ -20,7 +20,7 @@ impl Endpoint {
 
     /// Takes what there is to know of a connection whose handle is live. What nobody has taken of
     /// earlier ones may have filled the queue, so that its own news are still owed.
-    pub(super) fn news_take(&mut self, connection: Handle) {
+    pub(in crate::host) fn news_take(&mut self, connection: Handle) {
         self.events_take();
         let index = connection.index as usize;
         while self.known.get(index).is_some_and(|known| known.generation != connection.generation) {
@@ -88,7 +88,7 @@ impl Endpoint {
     /// Closes the ends of loopback connections that nobody has accepted, and nobody will.
     #[cold]
     #[inline(never)]
-    pub(super) fn orphans_end(&mut self) {
+    pub(in crate::host) fn orphans_end(&mut self) {
         for index in 0..self.known.len() as u32 {
             let Known { gone: Some(_), in_use, .. } = self.known[index as usize] else { continue };
             let closed = each!(&mut self.machine, endpoint => {

@@ -4,15 +4,15 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::{Level, say, say_once};
-use super::machine::HostRail;
-use super::news::NotRegistered;
-use super::ports_memory::NamedDomain;
 use super::settings::Environment;
 use super::vendor::{self, VendorRail};
 use super::{libfabric, rdma};
 use crate::base::units::Span;
 use crate::fabric::{Domain, Region};
+use crate::host::log::news::NotRegistered;
+use crate::host::log::{Level, say, say_once};
+use crate::host::machine::HostRail;
+use crate::host::ports_memory::NamedDomain;
 use crate::provider::beside::WithPorts;
 use crate::provider::libfabric::choice::Nic;
 use crate::provider::mixed::Mixed;
@@ -34,7 +34,7 @@ const PAYLOAD_BYTES_MAX: u32 = {
 
 /// A port that is used.
 #[derive(Clone, Debug)]
-pub(super) enum Port {
+pub(in crate::host) enum Port {
     /// Of an RDMA device.
     Verbs(rdma::Port),
     /// Of libfabric.
@@ -54,7 +54,7 @@ impl Port {
     }
 
     /// Adds the rail that it is of.
-    pub(super) const fn add_to(&self, rails: &mut Rails) {
+    pub(in crate::host) const fn add_to(&self, rails: &mut Rails) {
         match self {
             Port::Verbs(_) => rails.verbs = true,
             Port::Libfabric(_) => rails.libfabric = true,
@@ -88,7 +88,7 @@ impl Port {
 }
 
 /// What peers are told of the ports.
-pub(super) fn port_list(ports: &[Port]) -> PortList {
+pub(in crate::host) fn port_list(ports: &[Port]) -> PortList {
     let mut list = PortList { count: ports.len().min(PORTS_MAX), ..PortList::EMPTY };
     for (hello, port) in list.all.iter_mut().zip(ports) {
         *hello = port.hello();
@@ -102,18 +102,18 @@ const REACHES_OWN: u8 = 1;
 const REACHES_OTHERS: u8 = 2;
 
 /// They, of such a port.
-pub(super) const fn reach_bits(own: bool, others: bool) -> u8 {
+pub(in crate::host) const fn reach_bits(own: bool, others: bool) -> u8 {
     (if own { REACHES_OWN } else { 0 }) | (if others { REACHES_OTHERS } else { 0 })
 }
 
 /// Why a port that is paired by its network's name leads to no peer of a host.
-pub(super) struct Astray {
+pub(in crate::host) struct Astray {
     kind: u8,
     same_host: bool,
 }
 
 /// Whether a port leads to peers of our host, or of others: what keeps it from that.
-pub(super) fn astray(port: &PortHello, same_host: bool) -> Option<Astray> {
+pub(in crate::host) fn astray(port: &PortHello, same_host: bool) -> Option<Astray> {
     let has_bits = matches!(port.kind, vendor::KIND | libfabric::KIND);
     let leads = port.prefix_bits & way(same_host) != 0;
     (has_bits && !leads).then_some(Astray { kind: port.kind, same_host })
@@ -139,7 +139,7 @@ const fn way(same_host: bool) -> u8 {
 
 /// Which of our ports make lanes with those of a peer: [`crate::connect::PairPorts`]. Those of
 /// vendors come first, then those of RDMA.
-pub(super) fn pair_ports(
+pub(in crate::host) fn pair_ports(
     ours: &[PortHello],
     theirs: &[PortHello],
     same_host: bool,
@@ -212,7 +212,7 @@ fn too_many_say(names: &[String]) {
 
 /// Opens the ports beside the other rails; those that cannot be opened are taken out of the list,
 /// and those for which there is no lane.
-pub(super) fn open(
+pub(in crate::host) fn open(
     mixed: Mixed<'static>,
     ports: &mut Vec<Port>,
     limits: &Limits,
@@ -379,7 +379,7 @@ fn queue_pairs(left: &[String], all: &[String]) -> Vec<String> {
 ///
 /// # Safety
 /// - as [`Domain::register`].
-pub(super) unsafe fn mailboxes_register(
+pub(in crate::host) unsafe fn mailboxes_register(
     rail: &mut impl HostRail,
     ports: &mut Vec<Port>,
     environment: &Environment,

@@ -4,16 +4,17 @@
 extern crate std;
 
 use super::device::{DeviceKind, Rails};
-use super::error::OpenError;
-use super::log::{Level, say, say_once};
 use super::options::Options;
 use super::ports::Port;
 use super::settings::{Environment, REQUIRED};
 use super::vendor::VendorRail;
-use super::{libfabric, news, rdma, vendor as vendors};
+use super::{libfabric, rdma, vendor as vendors};
 use crate::connect::descriptor_limit;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
+use crate::host::error::OpenError;
+use crate::host::log::news;
+use crate::host::log::{Level, say, say_once};
 use crate::memory::{CpuSet, probe};
 use crate::provider::tcp;
 use crate::wire::hello::{
@@ -30,40 +31,40 @@ const DESCRIPTORS_PART: u64 = 4;
 
 /// Sockets of TCP, and threads that move what is long over them.
 #[derive(Copy, Clone)]
-pub(super) struct Streams {
+pub(in crate::host) struct Streams {
     /// Sockets of each connection that this side opens.
-    pub(super) each: u32,
+    pub(in crate::host) each: u32,
     /// Descriptors of the process from which on that is one all the same.
-    pub(super) descriptors_max: u64,
+    pub(in crate::host) descriptors_max: u64,
     /// Threads; each moves one or more beside the first.
-    pub(super) threads: u32,
+    pub(in crate::host) threads: u32,
     /// Their CPUs; empty: they inherit the opener's.
-    pub(super) cpus: CpuSet,
+    pub(in crate::host) cpus: CpuSet,
 }
 
 /// All of it.
-pub(super) struct Network {
+pub(in crate::host) struct Network {
     /// The rails that are left.
-    pub(super) rails: Rails,
+    pub(in crate::host) rails: Rails,
     /// TCP would be among them, but there is no interface for it.
-    pub(super) without_interface: bool,
+    pub(in crate::host) without_interface: bool,
     /// Our addresses, the best first; the side band knows the ports.
-    pub(super) addresses: AddressList,
+    pub(in crate::host) addresses: AddressList,
     /// Addresses of interfaces that `CROSSTIE_SOCKET_IFNAME` leaves out.
-    pub(super) excluded: Vec<InterfaceAddress>,
+    pub(in crate::host) excluded: Vec<InterfaceAddress>,
     /// Those of them that are used where none of the others leads.
-    pub(super) spare: Vec<InterfaceAddress>,
+    pub(in crate::host) spare: Vec<InterfaceAddress>,
     /// What peers must have too.
-    pub(super) key: Option<Key>,
+    pub(in crate::host) key: Option<Key>,
     /// Sockets and threads of TCP.
-    pub(super) streams: Streams,
+    pub(in crate::host) streams: Streams,
     /// Ports of RDMA, libfabric and vendors.
-    pub(super) ports: Vec<Port>,
+    pub(in crate::host) ports: Vec<Port>,
 }
 
 impl Network {
     /// What the device and the environment allow, and this host has. Says what is missing.
-    pub(super) fn choose(
+    pub(in crate::host) fn choose(
         options: &Options,
         environment: &Environment,
         vendor: Vec<VendorRail>,
@@ -185,7 +186,7 @@ impl Network {
     }
 
     /// Of the rails of ports those are left of which there are ports.
-    pub(super) fn rails_of_ports(&mut self) {
+    pub(in crate::host) fn rails_of_ports(&mut self) {
         let (verbs, libfabric, vendor) = (false, false, false);
         self.rails = Rails { verbs, libfabric, vendor, ..self.rails };
         self.ports.iter().for_each(|port| port.add_to(&mut self.rails));
@@ -193,7 +194,7 @@ impl Network {
 
     /// Refuses an endpoint of all rails that lacks one which must be there. Why it does was said
     /// where it was looked for.
-    pub(super) fn required_check(
+    pub(in crate::host) fn required_check(
         &self,
         device: DeviceKind,
         environment: &Environment,
@@ -203,7 +204,7 @@ impl Network {
     }
 
     /// The rails as a hello says them.
-    pub(super) fn rail_bits(&self) -> u32 {
+    pub(in crate::host) fn rail_bits(&self) -> u32 {
         let shm = if self.rails.shm { RAIL_SHM } else { 0 };
         let tcp = if self.rails.tcp { RAIL_TCP } else { 0 };
         let together = if self.rails.together { RAIL_TOGETHER } else { 0 };
@@ -353,7 +354,7 @@ fn room_say(found: &[InterfaceAddress]) {
 
 impl Streams {
     /// One socket, and no threads.
-    pub(super) const ONE: Streams =
+    pub(in crate::host) const ONE: Streams =
         Streams { each: 1, descriptors_max: u64::MAX, threads: 0, cpus: CpuSet::EMPTY };
 
     /// As the environment says, or with so many threads. Each wants a stream of its own to each
@@ -380,7 +381,7 @@ impl Streams {
 
 /// Who names a provider of libfabric's wants it used, which another setting may not let it be. The
 /// environment is as it was read: programs choose among NICs by other means.
-pub(super) fn libfabric_unused_say(environment: &Environment) {
+pub(in crate::host) fn libfabric_unused_say(environment: &Environment) {
     let Some(provider) = &environment.libfabric.provider else { return };
     if !environment.rails.libfabric {
         let provider = provider.to_string_lossy();

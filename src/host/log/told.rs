@@ -19,7 +19,7 @@ const PROVEN_MS: u64 = 60_000;
 
 /// What was told of a rail, and what is still to be told.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) struct Told {
+pub(in crate::host) struct Told {
     /// Failures that were looked at.
     failures: u64,
     /// Those of them that nobody was told of.
@@ -41,20 +41,20 @@ pub(super) struct Told {
 
 /// What is to be said of a rail now, in this order.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub(super) struct Say {
+pub(in crate::host) struct Say {
     /// It is in use for the first time.
-    pub(super) first: bool,
+    pub(in crate::host) first: bool,
     /// It was lost so many times.
-    pub(super) losses: u32,
+    pub(in crate::host) losses: u32,
     /// It is back, after so many ms.
-    pub(super) back_ms: Option<u64>,
+    pub(in crate::host) back_ms: Option<u64>,
     /// More is to be said at that time, in ms since open.
-    pub(super) due_ms: Option<u64>,
+    pub(in crate::host) due_ms: Option<u64>,
 }
 
 impl Told {
     /// Nothing, of a rail that has never been in use.
-    pub(super) const NOTHING: Told = Told {
+    pub(in crate::host) const NOTHING: Told = Told {
         failures: 0,
         owed: 0,
         lost_ms: NEVER_MS,
@@ -68,7 +68,13 @@ impl Told {
 
     /// Looks at how often a rail has failed and whether it is in use. `in_order`: the peer may have
     /// ended it because it closes the connection, which is no loss, and which is heard elsewhere.
-    pub(super) fn look(&mut self, failures: u64, up: bool, in_order: bool, now_ms: u64) -> Say {
+    pub(in crate::host) fn look(
+        &mut self,
+        failures: u64,
+        up: bool,
+        in_order: bool,
+        now_ms: u64,
+    ) -> Say {
         if self.refused != 0 {
             let due_ms = self.hold(failures, up, now_ms);
             if due_ms.is_none_or(|due_ms| now_ms < due_ms) {
@@ -114,7 +120,13 @@ impl Told {
     /// comes back, and is lost again when it is used: people are told once, and that it is back
     /// when it was not lost for a while. What else it is lost by until then they need not hear: as
     /// far as they know it is lost.
-    pub(super) fn look_refused(&mut self, code: i32, failures: u64, up: bool, now_ms: u64) -> Say {
+    pub(in crate::host) fn look_refused(
+        &mut self,
+        code: i32,
+        failures: u64,
+        up: bool,
+        now_ms: u64,
+    ) -> Say {
         if self.refused == code || failures == self.failures {
             return self.look(failures, up, false, now_ms);
         }

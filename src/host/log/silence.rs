@@ -3,15 +3,15 @@
 
 extern crate std;
 
-use super::log::Level;
 use super::news::say_of;
 use crate::base::units::Span;
 use crate::connect::Peer;
+use crate::host::log::Level;
 use crate::memory::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A peer that was reported as silent has spoken.
-pub(super) fn resumed(peer: &Peer, silent: Span, owed: Span) {
+pub(in crate::host) fn resumed(peer: &Peer, silent: Span, owed: Span) {
     say_of(
         Level::Warning,
         format_args!(
@@ -24,7 +24,7 @@ pub(super) fn resumed(peer: &Peer, silent: Span, owed: Span) {
 }
 
 /// We were not heard for a while ourselves.
-pub(super) fn paused(late: Span) {
+pub(in crate::host) fn paused(late: Span) {
     say_of(
         Level::Warning,
         format_args!(
@@ -36,7 +36,7 @@ pub(super) fn paused(late: Span) {
 }
 
 /// Once per process.
-pub(super) fn carriers_unknown(code: i32) {
+pub(in crate::host) fn carriers_unknown(code: i32) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // relaxed: nothing else is told by it
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -52,7 +52,7 @@ pub(super) fn carriers_unknown(code: i32) {
 }
 
 /// Once per process.
-pub(super) fn unchecked(peer: &Peer) {
+pub(in crate::host) fn unchecked(peer: &Peer) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // relaxed: nothing else is told by it
     if !SAID.swap(true, Ordering::Relaxed) {

@@ -2,15 +2,15 @@
 
 extern crate std;
 
-use super::endpoint::Known;
-use super::log::{Level, say_once};
-use super::machine::HostRail;
-use super::news::say_of;
-use super::options;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::Bytes;
 use crate::connect::{LinkParams, Rail};
 use crate::fabric::{RailKey, RemoteSpan};
+use crate::host::choice::options;
+use crate::host::endpoint::Known;
+use crate::host::log::news::say_of;
+use crate::host::log::{Level, say_once};
+use crate::host::machine::HostRail;
 use crate::provider::loopback::Loopback;
 use crate::provider::mixed::Mixed;
 use crate::provider::shm::{self, PeerSetup, RingSizes, SharedView};
@@ -30,7 +30,7 @@ const _: () = assert!(taken::CELL_BYTES >= KEPT_BYTES as usize / 4);
 const _: () = assert!(taken::CELL_BYTES >= REPORT_BYTES_MAX);
 
 /// On a rail of a host. `pairs`: lanes that are queue pairs, and will join.
-pub(super) fn host_use<R: HostRail>(
+pub(in crate::host) fn host_use<R: HostRail>(
     endpoint: &mut transport::Endpoint<'static, R>,
     index: u32,
     known: &Known,
@@ -169,7 +169,7 @@ fn tcp_use<R: HostRail>(
 }
 
 /// Says why threads of TCP could not be started, once.
-pub(super) fn threads_say(mixed: &mut Mixed) {
+pub(in crate::host) fn threads_say(mixed: &mut Mixed) {
     let Some(errno) = mixed.tcp_threads_refused() else { return };
     let text = std::format!(
         "threads cannot move long messages over TCP here ({errno}): the threads that call do so; \
@@ -189,7 +189,7 @@ fn mailbox(params: &LinkParams) -> RemoteSpan {
 }
 
 /// Between two numbers of this endpoint.
-pub(super) fn loopback_use(
+pub(in crate::host) fn loopback_use(
     endpoint: &mut transport::Endpoint<'static, Loopback<'static>>,
     index: u32,
     partner: u32,

@@ -3,9 +3,9 @@
 
 extern crate std;
 
-use super::error::OpenError;
-use super::log::{Level, say};
 use crate::base::hash::fnv1a_128;
+use crate::host::error::OpenError;
+use crate::host::log::{Level, say};
 use crate::provider::vendor::port::{PortConfig, RECV_SLOTS_MIN, RailName};
 use crate::provider::vendor::{Table, TableError};
 use crate::transport::limits::CREDITS;
@@ -18,10 +18,10 @@ use std::vec::Vec;
 const _: () = assert!(RECV_SLOTS_MIN >= CREDITS);
 
 /// Of a device that has none: why a rail is left out.
-pub(super) const NOT_HERE: &str = "this device has no rails of vendors; host0 has";
+pub(in crate::host) const NOT_HERE: &str = "this device has no rails of vendors; host0 has";
 
 /// `PortHello::kind` of such a rail.
-pub(super) const KIND: u8 = 5;
+pub(in crate::host) const KIND: u8 = 5;
 
 /// A rail of a vendor's, as a program gives it.
 #[derive(Copy, Clone, Debug)]
@@ -94,7 +94,7 @@ impl fmt::Display for VendorRailError {
 }
 
 /// The rails as a list; refuses more than a connection can have lanes for.
-pub(super) fn listed(rails: &[VendorRail]) -> Result<Vec<VendorRail>, OpenError> {
+pub(in crate::host) fn listed(rails: &[VendorRail]) -> Result<Vec<VendorRail>, OpenError> {
     match rails.len() > PORTS_MAX {
         true => Err(OpenError::VendorRail(VendorRailError::TooMany(PORTS_MAX))),
         false => Ok(rails.to_vec()),
@@ -102,7 +102,7 @@ pub(super) fn listed(rails: &[VendorRail]) -> Result<Vec<VendorRail>, OpenError>
 }
 
 /// Says of each rail that the endpoint does without it.
-pub(super) fn left_out(rails: &[VendorRail], why: &str) {
+pub(in crate::host) fn left_out(rails: &[VendorRail], why: &str) {
     for rail in rails {
         let text = std::format!("vendor's rail {} is left out: {why}", rail.name.as_str());
         say(Level::Warning, &text);
@@ -110,13 +110,13 @@ pub(super) fn left_out(rails: &[VendorRail], why: &str) {
 }
 
 /// What a peer is told of a rail.
-pub(super) fn hello_of(rail: &VendorRail) -> PortHello {
+pub(in crate::host) fn hello_of(rail: &VendorRail) -> PortHello {
     let prefix_bits = super::ports::reach_bits(rail.reaches_own, rail.reaches_others);
     let VendorRail { network: gid, speed_mbit_s, .. } = *rail;
     PortHello { gid, prefix_bits, kind: KIND, speed_mbit_s }
 }
 
 /// What a port is opened with.
-pub(super) fn config_of(rail: &VendorRail) -> PortConfig {
+pub(in crate::host) fn config_of(rail: &VendorRail) -> PortConfig {
     PortConfig { table: rail.table, context: rail.context, name: rail.name }
 }

@@ -2,6 +2,15 @@
 
 extern crate std;
 
+pub(super) mod news;
+mod rail_end;
+pub(super) mod rail_news;
+pub(super) mod silence;
+pub mod stall;
+pub(super) mod told;
+
+pub use rail_end::{END_BYTES_MAX, RailEnd};
+
 use crate::base::hash::fnv1a;
 use crate::memory::{Errno, stderr};
 use std::io::IoSlice;

@@ -7,19 +7,19 @@
 
 extern crate std;
 
-use super::endpoint::Endpoint;
-use super::machine::Machine;
-use super::shared::SetUp;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::Vouch;
+use crate::host::endpoint::Endpoint;
+use crate::host::machine::Machine;
+use crate::host::shared::SetUp;
 use crate::transport::rail::LaneState;
 use std::vec::Vec;
 
 /// Connections of which that is to be found out.
 #[derive(Debug)]
-pub(super) struct Vouching {
+pub(in crate::host) struct Vouching {
     /// Until when.
     all: Vec<(Handle, Instant)>,
     /// Of each place: what the program of its peer had done when that was said last.
@@ -28,14 +28,14 @@ pub(super) struct Vouching {
 
 impl Vouching {
     /// Of so many at most.
-    pub(super) fn new(connections_max: usize) -> Vouching {
+    pub(in crate::host) fn new(connections_max: usize) -> Vouching {
         let moves = std::vec![0; connections_max];
         Vouching { all: Vec::with_capacity(connections_max), moves }
     }
 
     /// Whether there are any.
     #[inline(always)]
-    pub(super) fn has_some(&self) -> bool {
+    pub(in crate::host) fn has_some(&self) -> bool {
         !self.all.is_empty()
     }
 }
@@ -55,7 +55,7 @@ impl Endpoint {
 
     /// The side band wants to know whether lanes hear a connection's peer.
     #[cold]
-    pub(super) fn vouch_begin(&mut self, connection: Handle, patience: Span) {
+    pub(in crate::host) fn vouch_begin(&mut self, connection: Handle, patience: Span) {
         let index = connection.index;
         let known = &self.known[index as usize];
         let in_use = known.in_use && known.generation == connection.generation;
@@ -83,7 +83,7 @@ impl Endpoint {
     /// Behind a poll: whether they have.
     #[cold]
     #[inline(never)]
-    pub(super) fn vouch_look(&mut self) {
+    pub(in crate::host) fn vouch_look(&mut self) {
         let now = self.now();
         let mut at = 0;
         while let Some((connection, until)) = self.vouching.all.get(at).copied() {

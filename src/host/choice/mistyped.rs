@@ -3,8 +3,8 @@
 
 extern crate std;
 
-use super::log::{Level, say_once};
 use super::settings::names;
+use crate::host::log::{Level, say_once};
 use crate::memory::Variables;
 use std::format;
 use std::string::{String, ToString};
@@ -16,7 +16,7 @@ pub(crate) fn report() {
 }
 
 /// Says which of these variables look like ours and are not.
-pub(super) fn report_of(all: &Variables) {
+pub(in crate::host) fn report_of(all: &Variables) {
     for (name, _) in all.iter() {
         let Some(name) = name.to_str() else { continue };
         if let Some(text) = sentence(name) {

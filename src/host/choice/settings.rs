@@ -4,14 +4,14 @@
 extern crate std;
 
 use super::device::Rails;
-use super::error::OpenError;
-use super::log::{self, Level, say, say_once};
 use super::mistyped::report_of;
 use super::options::Options;
 pub use super::values::Wrong;
 use super::values::{Reader, cpus, interfaces, log_level, node_id, rails, required, users};
 use crate::base::units::{Bytes, Span};
 use crate::connect::{SHM_DIR_BYTES_MAX, STREAMS_MAX, Users};
+use crate::host::error::OpenError;
+use crate::host::log::{self, Level, say, say_once};
 use crate::memory::{CpuSet, Variables};
 use crate::provider::libfabric::settings as libfabric;
 use crate::provider::shm;
@@ -64,7 +64,7 @@ const NAMES: &[&str] = &[
 ];
 
 /// Names the rails that must be there.
-pub(super) const REQUIRED: &str = "CROSSTIE_RAILS_REQUIRED";
+pub(in crate::host) const REQUIRED: &str = "CROSSTIE_RAILS_REQUIRED";
 
 /// What the environment says beside the options.
 #[derive(Clone, Eq, PartialEq, Debug)]

@@ -1,14 +1,14 @@
 //! How long closing waits for what was accepted and is on its way.
 #![forbid(unsafe_code)]
 
-use super::endpoint::Endpoint;
-use super::machine::{HostRail, Machine, each, hosted};
-use super::news;
-use super::shared::SetUp;
-use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::Span;
+use crate::host::endpoint::Endpoint;
+use crate::host::log::news;
+use crate::host::log::stall::PEER_BYTES_MAX;
+use crate::host::machine::{HostRail, Machine, each, hosted};
+use crate::host::shared::SetUp;
 use crate::transport::is_awaited;
 
 /// A time that is past.
@@ -19,7 +19,7 @@ const LINGER_BRIEF_MS: u64 = 200;
 
 /// What closing waits for.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum Patience {
+pub(in crate::host) enum Patience {
     /// Messages that have left, whatever else the connection carries.
     Messages,
     /// The same, but nothing while a rail may use memory of requests: it is wanted back.
@@ -35,7 +35,7 @@ impl Endpoint {
     /// With a long send that has not ended, messages alone are waited for: its memory is the
     /// caller's again when the connection is closed, and what it has half written cannot be made
     /// whole. On a port nobody tells them from its stripes, so that they are waited for briefly.
-    pub(super) fn lingers(&mut self, index: u32, patience: Patience) -> bool {
+    pub(in crate::host) fn lingers(&mut self, index: u32, patience: Patience) -> bool {
         if patience == Patience::Memory {
             let connection = ConnectionIndex(index);
             if each!(&mut self.machine, endpoint => endpoint.requests_give_up(connection)) {
@@ -79,7 +79,7 @@ impl Endpoint {
     }
 
     /// Who closes, and sleeps in between, is woken when that waits no longer.
-    pub(super) fn linger_wake(&mut self) {
+    pub(in crate::host) fn linger_wake(&mut self) {
         let next_ms = core::mem::take(&mut self.linger_next_ms);
         if let (1.., SetUp::Band(band)) = (next_ms, &self.shared.set_up) {
             let now_ms = self.now().0 / 1_000_000;
@@ -92,7 +92,7 @@ impl Endpoint {
         news::closed_on_messages(self.peer_name(index, &mut name), waited);
     }
 
-    /// Whether a close that says [`Closing::Again`](super::endpoint::Closing::Again) waits
+    /// Whether a close that says [`Closing::Again`](crate::host::endpoint::Closing::Again) waits
     /// for a peer to take what has left, and not for memory of requests to be let go, or read.
     pub fn is_lingering(&self, connection: Handle) -> bool {
         let index = connection.index as usize % self.known.len();
@@ -102,9 +102,9 @@ impl Endpoint {
             && !self.is_writing(index as u32)
     }
 
-    /// Whether rails may still read or write memory of requests of a connection that a close said
-    /// [`Closing::Again`](super::endpoint::Closing::Again) of. Else what it waits for uses the
-    /// endpoint's own memory alone.
+    /// Whether rails may still read or write memory of requests of a connection. Asked after a
+    /// close said [`Closing::Again`](crate::host::endpoint::Closing::Again). If not, what it waits
+    /// for uses the endpoint's own memory alone.
     pub fn is_memory_used(&mut self, connection: Handle) -> bool {
         let index = connection.index as usize % self.known.len();
         let known = &self.known[index];
@@ -132,7 +132,7 @@ impl Endpoint {
         each!(&self.machine, endpoint => endpoint.is_writing(ConnectionIndex(index)))
     }
 
-    pub(super) fn is_undelivered(&mut self, index: u32) -> bool {
+    pub(in crate::host) fn is_undelivered(&mut self, index: u32) -> bool {
         let known = &self.known[index as usize];
         hosted!(&mut self.machine, endpoint => {
             let connection = ConnectionIndex(index);

@@ -6,17 +6,17 @@
 
 extern crate std;
 
-use super::endpoint::{ConnectionRail, Endpoint};
-use super::log::{Level, TEXT_BYTES_MAX, say};
-use super::lost::Suspect;
-use super::machine::{Machine, each, hosted};
-use super::shared::SetUp;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::Span;
 use crate::connect::{Band, TextBuffer, Watch};
 use crate::diagnose::stall::{Answer, Named, RailsOf, Side, Stall};
 use crate::fabric::{DownCause, Provider};
+use crate::host::endpoint::{ConnectionRail, Endpoint};
+use crate::host::life::lost::Suspect;
+use crate::host::log::{Level, TEXT_BYTES_MAX, say};
+use crate::host::machine::{Machine, each, hosted};
+use crate::host::shared::SetUp;
 use crate::transport::snapshot::Tick;
 use crate::wire::status::{
     STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Standing, Status, StatusHello,
@@ -39,28 +39,28 @@ const LOOK_MS_MAX: u64 = 10_000;
 const POLLS: u32 = 1024;
 /// Requests of one connection that are reported one by one; of the others their number.
 const SENTENCES_MAX: u32 = 4;
-pub(super) const PEER_BYTES_MAX: usize = 128;
+pub(in crate::host) const PEER_BYTES_MAX: usize = 128;
 
 /// What the data thread remembers of stalls.
-pub(super) struct Stalls {
+pub(in crate::host) struct Stalls {
     /// Shared with the side band's thread; one of its own where there is no side band.
-    pub(super) watch: Arc<Watch>,
+    pub(in crate::host) watch: Arc<Watch>,
     /// Requests may be open that no look has seen.
-    pub(super) unseen: bool,
+    pub(in crate::host) unseen: bool,
     /// Where no side band's thread says when to look: calls of progress, and the next look.
     polls: u32,
     next_ms: u64,
-    pub(super) stall_ms: u32,
+    pub(in crate::host) stall_ms: u32,
     look_ms: u32,
     /// When the peer of each connection was asked for a report; 0: it was not.
-    pub(super) asked_ms: Vec<u64>,
+    pub(in crate::host) asked_ms: Vec<u64>,
     /// Connections whose rails may have lost something.
-    pub(super) suspects: Vec<Suspect>,
+    pub(in crate::host) suspects: Vec<Suspect>,
 }
 
 impl Stalls {
     /// `after`: how old a request must be to be reported; zero: none is.
-    pub(super) fn new(watch: Arc<Watch>, after: Span, connections: usize) -> Stalls {
+    pub(in crate::host) fn new(watch: Arc<Watch>, after: Span, connections: usize) -> Stalls {
         let stall_ms = after.0 / 1_000_000;
         let look_ms = match stall_ms {
             0 => LOOK_MS_DEFAULT,
@@ -79,13 +79,13 @@ impl Stalls {
     }
 
     /// Time between looks.
-    pub(super) fn look_span(&self) -> Span {
+    pub(in crate::host) fn look_span(&self) -> Span {
         Span::millis(self.look_ms.into())
     }
 
     /// Counts calls of progress, and reads the clock now and then: `true` when it is time to look.
     #[inline(always)]
-    pub(super) fn polled(&mut self) -> bool {
+    pub(in crate::host) fn polled(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         if !self.polls.is_multiple_of(POLLS) {
             return false;
@@ -104,21 +104,21 @@ impl Stalls {
 }
 
 impl Endpoint {
-    pub(super) fn band(&self) -> Option<&Band<super::link_memory::HostMemory>> {
+    pub(in crate::host) fn band(&self) -> Option<&Band<crate::host::link_memory::HostMemory>> {
         match &self.shared.set_up {
             SetUp::Band(band) => Some(band),
             SetUp::Own(_) => None,
         }
     }
 
-    pub(super) fn handle_of(&self, index: u32) -> Handle {
+    pub(in crate::host) fn handle_of(&self, index: u32) -> Handle {
         Handle { index, generation: self.known[index as usize].generation }
     }
 
     /// Looks at all open requests.
     #[cold]
     #[inline(never)]
-    pub(super) fn stalls_look(&mut self) {
+    pub(in crate::host) fn stalls_look(&mut self) {
         let now_ms = self.stalls.watch.look();
         let tick = self.stalls.tick(now_ms);
         self.stalls.unseen = false;
@@ -184,7 +184,7 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn status_of(&self, index: u32, tick: Tick) -> StatusHello {
+    pub(in crate::host) fn status_of(&self, index: u32, tick: Tick) -> StatusHello {
         let connection = ConnectionIndex(index);
         let mut said = each!(&self.machine, endpoint => endpoint.status(connection, tick));
         for lane in 0..said.status.lane_count {
@@ -268,7 +268,11 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn peer_name<'n>(&self, index: u32, name: &'n mut [u8; PEER_BYTES_MAX]) -> &'n str {
+    pub(in crate::host) fn peer_name<'n>(
+        &self,
+        index: u32,
+        name: &'n mut [u8; PEER_BYTES_MAX],
+    ) -> &'n str {
         let length = self.shared.peer_text(self.handle_of(index), name);
         core::str::from_utf8(&name[..length]).unwrap_or("a peer")
     }

@@ -12,20 +12,20 @@
 //! peer ([`crate::transport::LaneJoin`]).
 #![forbid(unsafe_code)]
 
-use super::endpoint::{ConnectionRail, Endpoint, since};
-use super::log::Level;
-use super::machine::Machine;
-use super::news::say_of;
-use super::ports::astray;
-use super::rail_news::RailAt;
-use super::rdma;
-use super::shared::SetUp;
-use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span};
 use crate::connect::{PairEnd, Side, TextBuffer};
 use crate::fabric::Provider;
+use crate::host::choice::ports::astray;
+use crate::host::choice::rdma;
+use crate::host::endpoint::{ConnectionRail, Endpoint, since};
+use crate::host::log::Level;
+use crate::host::log::news::say_of;
+use crate::host::log::rail_news::RailAt;
+use crate::host::log::stall::PEER_BYTES_MAX;
+use crate::host::machine::Machine;
+use crate::host::shared::SetUp;
 use crate::provider::beside::{Due, Later};
 use crate::provider::port::{PortError, PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
@@ -39,10 +39,10 @@ use core::net::SocketAddr;
 const OWED: Span = Span::millis(1000);
 
 /// Our ports of the lanes of a connection, from lane 1 on, and how many there are.
-pub(super) type LanePorts = ([u8; PORTS_MAX], usize);
+pub(in crate::host) type LanePorts = ([u8; PORTS_MAX], usize);
 
 /// Longest name of what a port is opened on.
-pub(super) const NIC_BYTES_MAX: usize = 96;
+pub(in crate::host) const NIC_BYTES_MAX: usize = 96;
 
 /// What people have not been told of a port.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -67,7 +67,7 @@ const ENOUGH: Bytes = Bytes::mib(16);
 
 /// Whether a lane was lost because its device heard nothing of the peer's. A vendor's codes are its
 /// own.
-pub(super) fn is_timeout(rail: Option<ConnectionRail>, code: i32) -> bool {
+pub(in crate::host) fn is_timeout(rail: Option<ConnectionRail>, code: i32) -> bool {
     code == libc::ETIMEDOUT && rail != Some(ConnectionRail::Vendor)
 }
 
@@ -106,7 +106,7 @@ impl Endpoint {
     }
 
     /// The lanes of a connection that are queue pairs. *Cost*: control path.
-    pub(super) fn pairs_of(&self, connection: Handle) -> LanePorts {
+    pub(in crate::host) fn pairs_of(&self, connection: Handle) -> LanePorts {
         match (&self.machine, &self.shared.set_up) {
             (Machine::Ports(_), SetUp::Band(band)) => band.pair_ports(connection),
             _ => ([0; PORTS_MAX], 0),
@@ -114,14 +114,14 @@ impl Endpoint {
     }
 
     /// Whether a lane of a connection in use is a queue pair, or will be one again.
-    pub(super) fn is_pair(&self, index: u32, lane: u8) -> bool {
+    pub(in crate::host) fn is_pair(&self, index: u32, lane: u8) -> bool {
         let Machine::Ports(endpoint) = &self.machine else { return false };
         let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
         endpoint.rail().device_of(peer).is_some()
     }
 
     /// What a lane of a connection in use runs over, if that is a port.
-    pub(super) fn pair_rail(&self, index: u32, lane: u8) -> Option<ConnectionRail> {
+    pub(in crate::host) fn pair_rail(&self, index: u32, lane: u8) -> Option<ConnectionRail> {
         let Machine::Ports(endpoint) = &self.machine else { return None };
         let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
         let place = endpoint.rail().device_of(peer)?;
@@ -129,7 +129,7 @@ impl Endpoint {
     }
 
     /// What a port is.
-    pub(super) fn port_rail(&self, place: usize) -> Option<ConnectionRail> {
+    pub(in crate::host) fn port_rail(&self, place: usize) -> Option<ConnectionRail> {
         let Machine::Ports(endpoint) = &self.machine else { return None };
         Some(match endpoint.rail().device(place)? {
             PortRail::Verbs(_) => ConnectionRail::Verbs,
@@ -139,7 +139,7 @@ impl Endpoint {
     }
 
     /// A connection is in use: its queue pairs are prepared, and the peer is told.
-    pub(super) fn pairs_begin(&mut self, index: u32, pairs: &LanePorts) {
+    pub(in crate::host) fn pairs_begin(&mut self, index: u32, pairs: &LanePorts) {
         for (lane, port) in (1u8..).zip(&pairs.0[..pairs.1]) {
             let Machine::Ports(endpoint) = &mut self.machine else { return };
             // the first of a region's keys is that of all other rails
@@ -150,7 +150,7 @@ impl Endpoint {
 
     /// Prepares and joins the queue pairs that had to wait.
     #[cold]
-    pub(super) fn pairs_look(&mut self) {
+    pub(in crate::host) fn pairs_look(&mut self) {
         let now = self.now();
         loop {
             let Machine::Ports(endpoint) = &mut self.machine else { return };
@@ -166,7 +166,7 @@ impl Endpoint {
 
     /// Prepares the next queue pair of a lane whose last one is gone, of which the port said this.
     #[cold]
-    pub(super) fn pair_offer(&mut self, index: u32, lane: u8, error: Option<PortError>) {
+    pub(in crate::host) fn pair_offer(&mut self, index: u32, lane: u8, error: Option<PortError>) {
         let now = self.now();
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
@@ -243,7 +243,7 @@ impl Endpoint {
 
     /// Tells people of ports that went out of use, or are used again.
     #[cold]
-    pub(super) fn ports_tell(&mut self) {
+    pub(in crate::host) fn ports_tell(&mut self) {
         let Machine::Ports(endpoint) = &self.machine else { return };
         let rail = endpoint.rail();
         for place in 0..rail.device_count() {
@@ -262,7 +262,7 @@ impl Endpoint {
     }
 
     /// Tells people, once of each port, of a library that tells of ops that nobody posted.
-    pub(super) fn strange_tell(&mut self) {
+    pub(in crate::host) fn strange_tell(&mut self) {
         let Machine::Ports(endpoint) = &self.machine else { return };
         let rail = endpoint.rail();
         for place in 0..rail.device_count() {
@@ -335,7 +335,7 @@ impl Endpoint {
 
     /// The peer's end of a lane has come, for the queue pair that was prepared last.
     #[cold]
-    pub(super) fn pair_came(&mut self, index: u32, lane: u8, lane_generation: u32) {
+    pub(in crate::host) fn pair_came(&mut self, index: u32, lane: u8, lane_generation: u32) {
         let waits = self.known[index as usize].params.side == Side::Listener;
         let handle = self.handle_at(index);
         let SetUp::Band(band) = &self.shared.set_up else { return };
@@ -396,7 +396,12 @@ impl Endpoint {
     /// lead to its peer's host; and, the first time as a warning, that it has TCP alone although we
     /// have ports.
     #[cold]
-    pub(super) fn ports_unused_say(&mut self, index: u32, connection: Handle, pairs: usize) {
+    pub(in crate::host) fn ports_unused_say(
+        &mut self,
+        index: u32,
+        connection: Handle,
+        pairs: usize,
+    ) {
         let (Machine::Ports(endpoint), SetUp::Band(band)) = (&self.machine, &self.shared.set_up)
         else {
             return;
@@ -439,13 +444,13 @@ impl Endpoint {
     }
 
     /// What a port has told of an end of a lane that failed, if that is not closed yet.
-    pub(super) fn pair_error_of(&self, index: u32, lane: u8) -> Option<PortError> {
+    pub(in crate::host) fn pair_error_of(&self, index: u32, lane: u8) -> Option<PortError> {
         let Machine::Ports(endpoint) = &self.machine else { return None };
         endpoint.rail().error(endpoint.lane_peer(ConnectionIndex(index), lane))
     }
 
     /// How long the packets of a lane are, where both ends have told what they take.
-    pub(super) fn pair_packets(&self, index: u32, lane: u8) -> Option<Packets> {
+    pub(in crate::host) fn pair_packets(&self, index: u32, lane: u8) -> Option<Packets> {
         let Machine::Ports(endpoint) = &self.machine else { return None };
         endpoint.rail().packets(endpoint.lane_peer(ConnectionIndex(index), lane))
     }
@@ -458,12 +463,17 @@ impl Endpoint {
     }
 
     /// Whether the port of a lane is of no use for good.
-    pub(super) fn is_pair_gone(&self, index: u32, lane: u8) -> bool {
+    pub(in crate::host) fn is_pair_gone(&self, index: u32, lane: u8) -> bool {
         self.pair_port(index, lane).is_some_and(PortRail::is_gone)
     }
 
     /// What the port of a lane is opened on, where it says so; see [`PortRail::nic_write`].
-    pub(super) fn pair_nic<'t>(&self, index: u32, lane: u8, text: &'t mut [u8]) -> &'t str {
+    pub(in crate::host) fn pair_nic<'t>(
+        &self,
+        index: u32,
+        lane: u8,
+        text: &'t mut [u8],
+    ) -> &'t str {
         let mut buffer = TextBuffer::new(text);
         if let Some(port) = self.pair_port(index, lane) {
             let _ = port.nic_write(&mut buffer);
@@ -474,7 +484,7 @@ impl Endpoint {
 
     /// Looks after peers of whose ops nothing ends, and tells what ports hear of others.
     #[inline]
-    pub(super) fn doubts_look(&mut self) {
+    pub(in crate::host) fn doubts_look(&mut self) {
         if matches!(&self.machine, Machine::Ports(endpoint) if endpoint.rail().has_words()) {
             self.doubts_settle();
             self.complaints_tell();

@@ -3,10 +3,10 @@
 
 extern crate std;
 
-use super::endpoint::ConnectionRail;
-use super::log::Level;
 use super::news::{say_heard, say_of};
 use crate::base::units::Span;
+use crate::host::endpoint::ConnectionRail;
+use crate::host::log::Level;
 use crate::memory::Errno;
 use crate::provider::port::PortError;
 use crate::provider::verbs::mtu::Packets;
@@ -19,13 +19,13 @@ const NOBODY_ANSWERS: &str = "; no device at the peer's address acknowledges a p
                               UDP port 4791 of RoCE not pass?";
 
 /// A rail of a connection in words.
-pub(super) struct RailAt<'a> {
-    pub(super) rail: ConnectionRail,
-    pub(super) lane: u8,
-    pub(super) peer: &'a str,
-    pub(super) ends: Option<[SocketAddr; 2]>,
+pub(in crate::host) struct RailAt<'a> {
+    pub(in crate::host) rail: ConnectionRail,
+    pub(in crate::host) lane: u8,
+    pub(in crate::host) peer: &'a str,
+    pub(in crate::host) ends: Option<[SocketAddr; 2]>,
     /// What its port is opened on, which says more than `ends` where it is not empty.
-    pub(super) nic: &'a str,
+    pub(in crate::host) nic: &'a str,
 }
 
 /// `rail 1 to ring (pid 7 on 00c0ffee) over tcp, 10.77.1.2:4000 to 10.77.1.1:35327,`
@@ -55,25 +55,25 @@ impl fmt::Display for RailAt<'_> {
 }
 
 /// How a rail was lost.
-pub(super) struct Loss {
+pub(in crate::host) struct Loss {
     /// Of which kind the rail is.
-    pub(super) rail: ConnectionRail,
+    pub(in crate::host) rail: ConnectionRail,
     /// How often since that was last told.
-    pub(super) times: u32,
+    pub(in crate::host) times: u32,
     /// Whether it had not been in use before.
-    pub(super) is_new: bool,
+    pub(in crate::host) is_new: bool,
     /// The system's code of the last time; 0: none.
-    pub(super) code: i32,
+    pub(in crate::host) code: i32,
     /// How long nothing was acknowledged, if it was given up for that.
-    pub(super) silent: Span,
+    pub(in crate::host) silent: Span,
     /// Whether short messages had come to the peer, and nothing long.
-    pub(super) short_alone: bool,
+    pub(in crate::host) short_alone: bool,
     /// What its port has told of the loss.
-    pub(super) error: Option<PortError>,
+    pub(in crate::host) error: Option<PortError>,
     /// Whether its port is of no use for good.
-    pub(super) is_gone: bool,
+    pub(in crate::host) is_gone: bool,
     /// Rails of the connection that are in use.
-    pub(super) others: u32,
+    pub(in crate::host) others: u32,
 }
 
 impl Loss {
@@ -146,12 +146,12 @@ impl fmt::Display for Loss {
 }
 
 /// A rail that joins a connection is in use.
-pub(super) fn rail_first(at: &RailAt<'_>) {
+pub(in crate::host) fn rail_first(at: &RailAt<'_>) {
     say_heard(Level::Info, format_args!("{at} is in use"));
 }
 
 /// A rail's two ends take packets of different lengths. It works, and slower than one end could.
-pub(super) fn packets_tell(at: &RailAt<'_>, packets: Option<Packets>) {
+pub(in crate::host) fn packets_tell(at: &RailAt<'_>, packets: Option<Packets>) {
     let Some(Packets { ours_bytes, theirs_bytes }) = packets else { return };
     if ours_bytes != theirs_bytes {
         say_of(
@@ -166,7 +166,7 @@ pub(super) fn packets_tell(at: &RailAt<'_>, packets: Option<Packets>) {
 }
 
 /// A rail was lost. What the device has told of a queue pair is a line of its own.
-pub(super) fn rail_lost(at: &RailAt<'_>, loss: &Loss) {
+pub(in crate::host) fn rail_lost(at: &RailAt<'_>, loss: &Loss) {
     say_of(Level::Warning, format_args!("{at} {loss}"));
     if let Some(error) = loss.error.filter(|_| !loss.is_told()) {
         say_of(Level::Warning, format_args!("rail {}: {error}", at.lane));
@@ -175,7 +175,7 @@ pub(super) fn rail_lost(at: &RailAt<'_>, loss: &Loss) {
 
 /// A rail that was lost is in use, or `is_new` one that had not come up: a warning, so that who is
 /// told of the loss is told of its end.
-pub(super) fn rail_back(at: &RailAt<'_>, away_ms: u64, is_new: bool) {
+pub(in crate::host) fn rail_back(at: &RailAt<'_>, away_ms: u64, is_new: bool) {
     let again = if is_new { "" } else { " again" };
     say_of(Level::Warning, format_args!("{at} carries bytes{again}, after {away_ms} ms"));
 }
@@ -184,8 +184,8 @@ pub(super) fn rail_back(at: &RailAt<'_>, away_ms: u64, is_new: bool) {
 mod tests {
     use super::*;
     use crate::connect::Note;
+    use crate::host::log::news::note;
     use crate::host::log::sink_set;
-    use crate::host::news::note;
     use crate::provider::libfabric;
     use crate::provider::vendor::{Breach, port as vendor};
     use std::string::String;

@@ -15,7 +15,7 @@ pub struct RailEnd(Text<END_BYTES_MAX>);
 impl RailEnd {
     /// Both sides: ours has the NIC that its port is opened on, if that has a name, and each its
     /// address, if it has one. An address for which there is no room is left out, not cut.
-    pub(super) fn both(nic: &str, addresses: Option<[SocketAddr; 2]>) -> [RailEnd; 2] {
+    pub(in crate::host) fn both(nic: &str, addresses: Option<[SocketAddr; 2]>) -> [RailEnd; 2] {
         let name = Text::beginning(nic.as_bytes());
         let Some(addresses) = addresses else {
             return [RailEnd(name), RailEnd(Text::EMPTY)];

@@ -18,16 +18,16 @@
 
 extern crate std;
 
-use super::endpoint::Endpoint;
-use super::log::Level;
-use super::machine::{HostRail, Machine, hosted};
-use super::news::say_of;
-use super::rail_news::RailAt;
-use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::ConnectionIndex;
 use crate::connect::{Traffic, ends_of};
 use crate::diagnose::lost::{Missing, missing};
 use crate::fabric::{DownCause, Provider};
+use crate::host::endpoint::Endpoint;
+use crate::host::log::Level;
+use crate::host::log::news::say_of;
+use crate::host::log::rail_news::RailAt;
+use crate::host::log::stall::PEER_BYTES_MAX;
+use crate::host::machine::{HostRail, Machine, hosted};
 use crate::transport::snapshot::Tick;
 
 /// Looks in a row that find the same missing, behind the first.
@@ -40,7 +40,7 @@ const PAUSE_MAX: u64 = 8;
 
 /// What looks at one connection have found.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Suspect {
+pub(in crate::host) struct Suspect {
     missing: Option<Missing>,
     /// What had come on that rail.
     received: u64,
@@ -59,7 +59,7 @@ pub(super) struct Suspect {
 
 impl Suspect {
     /// Nothing is open.
-    pub(super) const NONE: Suspect = Suspect {
+    pub(in crate::host) const NONE: Suspect = Suspect {
         missing: None,
         received: 0,
         looks: 0,
@@ -71,7 +71,7 @@ impl Suspect {
     };
 
     /// The peer wants us to look, until it asks no more.
-    pub(super) fn want(&mut self, now_ms: u64, look_ms: u64) {
+    pub(in crate::host) fn want(&mut self, now_ms: u64, look_ms: u64) {
         self.wanted_ms = now_ms + 2 * PAUSE_MAX * look_ms;
         self.pause = 1;
         self.next_ms = self.next_ms.min(now_ms + look_ms);
@@ -99,7 +99,7 @@ impl Suspect {
 impl Endpoint {
     /// Looks at a connection of which a request stands, ours or the peer's. Says when it is to be
     /// looked at again, in ms.
-    pub(super) fn lost_look(
+    pub(in crate::host) fn lost_look(
         &mut self,
         index: u32,
         stands: bool,

@@ -2,16 +2,16 @@
 #![forbid(unsafe_code)]
 
 use super::device::DeviceKind;
-use super::endpoint::Known;
-use super::error::{OpenError, RingsError};
-use super::lanes::LaneKnown;
-use super::shared::Shared;
 use crate::base::carve::{bytes_for, lines};
 use crate::base::ring::Indices;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::BandEvent;
 use crate::connect::interfaces::{AddressFamily, Interfaces};
+use crate::host::endpoint::Known;
+use crate::host::error::{OpenError, RingsError};
+use crate::host::life::lanes::LaneKnown;
+use crate::host::shared::Shared;
 use crate::memory::Variables;
 use crate::provider::libfabric::names::NicNames;
 use crate::provider::verbs::names::PortNames;
@@ -130,10 +130,10 @@ const LOOPBACK_SLOTS: u32 = 64;
 const LOOPBACK_PAYLOAD: Bytes = Bytes::kib(1);
 
 /// Longest message that is taken out of a send ring as it comes, where nothing may stay in it.
-pub(super) const TAKEN_BYTES_MAX: Bytes = Bytes(taken::CELL_BYTES as u64);
+pub(in crate::host) const TAKEN_BYTES_MAX: Bytes = Bytes(taken::CELL_BYTES as u64);
 
 /// Longest message that one record of a send ring holds.
-pub(super) const fn eager_bytes_max(send_ring_bytes: u32) -> Bytes {
+pub(in crate::host) const fn eager_bytes_max(send_ring_bytes: u32) -> Bytes {
     Bytes((send_ring_bytes / 4 - 64) as u64).min(Bytes(SHM_PAYLOAD_MAX as u64))
 }
 
@@ -141,15 +141,15 @@ pub(super) const fn eager_bytes_max(send_ring_bytes: u32) -> Bytes {
 const TCP_EAGER_TIMES: u64 = 16;
 
 /// Longest message that we send so where threads move what is long.
-pub(super) const TCP_EAGER_BESIDE_THREADS: Bytes = Bytes::kib(32);
+pub(in crate::host) const TCP_EAGER_BESIDE_THREADS: Bytes = Bytes::kib(32);
 
 /// Lanes of one connection that the side band may bring.
-pub(super) const fn lanes_each(limits: &Limits) -> usize {
+pub(in crate::host) const fn lanes_each(limits: &Limits) -> usize {
     if limits.rails_max > 1 { limits.rails_max as usize } else { 0 }
 }
 
 /// Events that the side band may be ahead of the data thread.
-pub(super) const fn events(limits: &Limits) -> usize {
+pub(in crate::host) const fn events(limits: &Limits) -> usize {
     // of each connection that it stands and that it is gone, and of each lane the same
     let each = 2 + if limits.rails_max > 1 { 2 * limits.rails_max as usize } else { 0 };
     (each * limits.connections_max as usize).next_power_of_two()
@@ -172,7 +172,7 @@ const fn shm_limits(limits: &Limits) -> shm::Limits {
     }
 }
 
-pub(super) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::Limits {
+pub(in crate::host) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::Limits {
     let shm = shm_limits(limits);
     let peers_max = limits.peers_max();
     let shm = if device.rails().shm { shm } else { shm::Limits { peers_max: 0, ..shm } };
@@ -180,12 +180,12 @@ pub(super) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::
 }
 
 /// Writes of one connection over TCP are cut into stripes: a few of them fly, of many connections.
-pub(super) const fn tcp_limits(limits: &Limits, streams: u32) -> tcp::Limits {
+pub(in crate::host) const fn tcp_limits(limits: &Limits, streams: u32) -> tcp::Limits {
     let ops_max = 4 * ops(limits);
     tcp::Limits { peers_max: limits.peers_max(), ops_max, streams, lanes: limits.rails_max }
 }
 
-pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
+pub(in crate::host) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
     loopback::Limits {
         peers_max: limits.connections_max,
         slots: LOOPBACK_SLOTS,
@@ -268,7 +268,7 @@ impl Options {
 
     /// Longest message that is taken over TCP before its receive was offered. The offer, and the
     /// word that a message has come, are packets of their own there, and take longer than a copy.
-    pub(super) fn tcp_eager_bytes_max(&self) -> Bytes {
+    pub(in crate::host) fn tcp_eager_bytes_max(&self) -> Bytes {
         let bytes = self.eager_bytes_max.0.saturating_mul(TCP_EAGER_TIMES);
         Bytes(bytes.min(tcp::SEND_BYTES_MAX.into()))
     }
@@ -305,14 +305,14 @@ impl Options {
 
     /// The options as they are used: where a connection cannot have a second rail, nothing is kept
     /// for one.
-    pub(super) const fn effective(mut self) -> Options {
+    pub(in crate::host) const fn effective(mut self) -> Options {
         if matches!(self.device, DeviceKind::Loopback | DeviceKind::SharedMemory) {
             self.limits.rails_max = 1;
         }
         self
     }
 
-    /// Bytes of the block for these options: what [`super::Endpoint::open`] cuts, to the byte.
+    /// Bytes of the block for these options: what [`crate::host::Endpoint::open`] cuts, to the byte.
     pub const fn bytes(&self) -> usize {
         self.effective().bytes_cut()
     }

@@ -5,22 +5,22 @@
 //! - The log names each lane that was lost, and each that is back.
 #![forbid(unsafe_code)]
 
-use super::endpoint::{ConnectionRail, Endpoint};
 use super::join;
-use super::log::Level;
-use super::machine::{HostRail, Machine, each, hosted};
-use super::news::say_of;
 use super::pairs::{NIC_BYTES_MAX, is_timeout};
-use super::rail_end::RailEnd;
-use super::rail_news::{Loss, RailAt, packets_tell, rail_back, rail_first, rail_lost};
-use super::shared::SetUp;
-use super::stall::PEER_BYTES_MAX;
-use super::told::Told;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::{Rail, STREAMS_MAX, ends_of};
 use crate::fabric::{CloseError, DownCause, Provider};
+use crate::host::endpoint::{ConnectionRail, Endpoint};
+use crate::host::log::Level;
+use crate::host::log::RailEnd;
+use crate::host::log::news::say_of;
+use crate::host::log::rail_news::{Loss, RailAt, packets_tell, rail_back, rail_first, rail_lost};
+use crate::host::log::stall::PEER_BYTES_MAX;
+use crate::host::log::told::Told;
+use crate::host::machine::{HostRail, Machine, each, hosted};
+use crate::host::shared::SetUp;
 use crate::provider::port::{Loss as PortLoss, PortError, PortPeerError};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
@@ -30,18 +30,18 @@ use core::net::SocketAddr;
 
 /// A lane whose sockets the side band has handed over, and that is not open yet.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Fresh {
-    pub(super) generation: u32,
-    pub(super) streams: [i32; STREAMS_MAX],
-    pub(super) stream_count: u8,
+pub(in crate::host) struct Fresh {
+    pub(in crate::host) generation: u32,
+    pub(in crate::host) streams: [i32; STREAMS_MAX],
+    pub(in crate::host) stream_count: u8,
 }
 
 /// What the data thread knows of one lane.
 #[derive(Copy, Clone, Debug)]
 pub struct LaneKnown {
-    pub(super) fresh: Option<Fresh>,
+    pub(in crate::host) fresh: Option<Fresh>,
     /// From which address to which it led when it was opened last.
-    pub(super) ends: Option<[SocketAddr; 2]>,
+    pub(in crate::host) ends: Option<[SocketAddr; 2]>,
     /// How long nothing of it was acknowledged when it was given up for that.
     silent: Span,
     /// Failures that were seen, and what its port has told of the last: the next peer of the port
@@ -64,27 +64,27 @@ pub struct RailView {
 
 /// What of the lanes was told to people.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct LanesTold {
+pub(in crate::host) struct LanesTold {
     /// Failures and joins in the machine's count.
     changes: u64,
     /// When something is to be told that was held back.
     due: Instant,
     /// That a connection has TCP alone although there are ports.
-    pub(super) portless: bool,
+    pub(in crate::host) portless: bool,
     /// Why each port is out of use, as [`PortRail::loss`](crate::provider::port::PortRail::loss)
     /// says; 0: it is not.
-    pub(super) ports_lost: [Option<PortLoss>; PORTS_MAX],
+    pub(in crate::host) ports_lost: [Option<PortLoss>; PORTS_MAX],
     /// Of which it was said that their library tells of ops that nobody posted.
-    pub(super) ports_strange: [bool; PORTS_MAX],
+    pub(in crate::host) ports_strange: [bool; PORTS_MAX],
     /// Why each port refuses ends of lanes, or did when it was asked last.
-    pub(super) ports_refusing: [Option<PortPeerError>; PORTS_MAX],
+    pub(in crate::host) ports_refusing: [Option<PortPeerError>; PORTS_MAX],
     /// Why each port refused memory for an end that was to be joined, the last time.
-    pub(super) ports_unregistered: [Option<PortPeerError>; PORTS_MAX],
+    pub(in crate::host) ports_unregistered: [Option<PortPeerError>; PORTS_MAX],
 }
 
 impl LanesTold {
     /// Nothing.
-    pub(super) const NOTHING: LanesTold = LanesTold {
+    pub(in crate::host) const NOTHING: LanesTold = LanesTold {
         changes: 0,
         due: Instant(u64::MAX),
         portless: false,
@@ -97,7 +97,7 @@ impl LanesTold {
 
 impl LaneKnown {
     /// Nothing.
-    pub(super) const NOTHING: LaneKnown = LaneKnown {
+    pub(in crate::host) const NOTHING: LaneKnown = LaneKnown {
         fresh: None,
         ends: None,
         silent: Span(0),
@@ -113,12 +113,12 @@ impl Endpoint {
         self.lanes.len() / self.known.len()
     }
 
-    pub(super) fn lane_place(&self, index: u32, lane: u8) -> usize {
+    pub(in crate::host) fn lane_place(&self, index: u32, lane: u8) -> usize {
         index as usize * self.lanes_each() + usize::from(lane)
     }
 
     /// A connection is new: nothing is known of its lanes.
-    pub(super) fn lanes_forget(&mut self, index: u32) {
+    pub(in crate::host) fn lanes_forget(&mut self, index: u32) {
         let (first, each) = (self.lane_place(index, 0), self.lanes_each());
         for lane in &mut self.lanes[first..first + each] {
             self.lanes_fresh -= u32::from(lane.fresh.is_some());
@@ -127,7 +127,7 @@ impl Endpoint {
     }
 
     /// A lane's sockets are open in the rail.
-    pub(super) fn lane_ends_keep(&mut self, index: u32, lane: u8, streams: &[i32]) {
+    pub(in crate::host) fn lane_ends_keep(&mut self, index: u32, lane: u8, streams: &[i32]) {
         let place = self.lane_place(index, lane);
         if let Some(known) = self.lanes.get_mut(place) {
             known.ends = streams.first().and_then(|fd| ends_of(*fd));
@@ -136,7 +136,7 @@ impl Endpoint {
 
     /// The side band has a lane's sockets.
     #[cold]
-    pub(super) fn lane_came(&mut self, index: u32, lane: u8, fresh: Fresh) {
+    pub(in crate::host) fn lane_came(&mut self, index: u32, lane: u8, fresh: Fresh) {
         if usize::from(lane) >= self.lanes_each() {
             return;
         }
@@ -148,7 +148,13 @@ impl Endpoint {
 
     /// The side band says that a lane's packets vanish.
     #[cold]
-    pub(super) fn lane_gone(&mut self, index: u32, lane: u8, cause: DownCause, silent: Span) {
+    pub(in crate::host) fn lane_gone(
+        &mut self,
+        index: u32,
+        lane: u8,
+        cause: DownCause,
+        silent: Span,
+    ) {
         if !self.known[index as usize].in_use || usize::from(lane) >= self.lanes_each() {
             return;
         }
@@ -176,7 +182,7 @@ impl Endpoint {
 
     /// The side band says that a connection's peer is gone: what had come is still taken in.
     #[cold]
-    pub(super) fn connection_gone(&mut self, index: u32, cause: DownCause) {
+    pub(in crate::host) fn connection_gone(&mut self, index: u32, cause: DownCause) {
         let connection = ConnectionIndex(index);
         let lanes = self.known[index as usize].params.lanes.max(1);
         hosted!(&mut self.machine, endpoint => {
@@ -193,7 +199,7 @@ impl Endpoint {
     /// Opens the lanes that have come, of connections in use.
     #[cold]
     #[inline(never)]
-    pub(super) fn lanes_look(&mut self) {
+    pub(in crate::host) fn lanes_look(&mut self) {
         let each = self.lanes_each();
         for place in 0..self.lanes.len() {
             let Some(fresh) = self.lanes[place].fresh else { continue };
@@ -243,7 +249,7 @@ impl Endpoint {
     /// Gives the sockets of lanes that are down back to the side band, which gets others.
     #[cold]
     #[inline(never)]
-    pub(super) fn lanes_return(&mut self) {
+    pub(in crate::host) fn lanes_return(&mut self) {
         self.pairs_look();
         loop {
             let (connection, lane, port) = hosted!(&mut self.machine, endpoint => {
@@ -274,7 +280,7 @@ impl Endpoint {
     }
 
     /// What one lane of a connection runs over.
-    pub(super) fn lane_rail(&self, index: u32, lane: u8) -> ConnectionRail {
+    pub(in crate::host) fn lane_rail(&self, index: u32, lane: u8) -> ConnectionRail {
         if let Some(rail) = self.pair_rail(index, lane) {
             return rail;
         }
@@ -303,14 +309,14 @@ impl Endpoint {
         }, else None)
     }
 
-    pub(super) fn used(&self, connection: Handle) -> Option<ConnectionIndex> {
+    pub(in crate::host) fn used(&self, connection: Handle) -> Option<ConnectionIndex> {
         let known = self.known.get(connection.index as usize)?;
         let used = known.in_use && known.generation == connection.generation;
         used.then_some(ConnectionIndex(connection.index))
     }
 
     /// How a lane of a connection in use is; `None`: there is no such lane.
-    pub(super) fn rail_of(&self, index: ConnectionIndex, lane: u8) -> Option<RailView> {
+    pub(in crate::host) fn rail_of(&self, index: ConnectionIndex, lane: u8) -> Option<RailView> {
         let mut view = each!(&self.machine, endpoint => endpoint.lane_view(index, lane))?;
         let rail = self.lane_rail(index.0, lane);
         if view.stats.failures > 0 && view.code == 0 && rail != ConnectionRail::Vendor {
@@ -327,7 +333,7 @@ impl Endpoint {
 
     /// Tells people of lanes that were lost or came up, if any have.
     #[inline]
-    pub(super) fn lanes_tell(&mut self, now: Instant) {
+    pub(in crate::host) fn lanes_tell(&mut self, now: Instant) {
         let stats = hosted!(&self.machine, endpoint => endpoint.stats(), else return);
         let changes = stats.lane_failures + stats.lane_joins;
         if changes != self.lanes_told.changes || now >= self.lanes_told.due {
@@ -434,7 +440,7 @@ impl Endpoint {
     }
 
     /// Says of a peer whose report was not believed why that is.
-    pub(super) fn lies_tell(&mut self) {
+    pub(in crate::host) fn lies_tell(&mut self) {
         let error = hosted!(&mut self.machine, endpoint => endpoint.take_report_error(), else None);
         if let Some((connection, error)) = error {
             let mut name = [0; PEER_BYTES_MAX];

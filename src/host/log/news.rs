@@ -3,8 +3,6 @@
 
 extern crate std;
 
-use super::device::{DeviceKind, Rails};
-use super::log::{self, Level};
 use super::silence;
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
@@ -12,6 +10,8 @@ use crate::connect::{
     Apart, ConnectError, DialCause, KeyCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
 };
 use crate::fabric::RegisterError;
+use crate::host::choice::device::{DeviceKind, Rails};
+use crate::host::log::{self, Level};
 use crate::memory::Errno;
 use crate::provider::libfabric::sys::Code;
 use crate::provider::port::PortDomain;
@@ -28,13 +28,13 @@ const SENTENCE_BYTES_MAX: usize = 1024;
 static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);
 
 /// The user has named the interfaces that there are: nothing to be told of.
-pub(super) fn own_host_meant() {
+pub(in crate::host) fn own_host_meant() {
     // relaxed: nothing else is told by it
     OWN_HOST_SAID.store(true, Ordering::Relaxed);
 }
 
 /// What the side band has to say to people. Without the heap, which it must not use.
-pub(super) fn note(note: Note) {
+pub(in crate::host) fn note(note: Note) {
     match note {
         Note::Stranger(from) => say_of(
             Level::Warning,
@@ -99,7 +99,7 @@ pub(super) fn note(note: Note) {
 }
 
 /// A peer's heap has found no address space; what is read of it is read otherwise.
-pub(super) fn heap_not_mapped(bytes: u64) {
+pub(in crate::host) fn heap_not_mapped(bytes: u64) {
     say_of(
         Level::Warning,
         format_args!(
@@ -112,7 +112,7 @@ pub(super) fn heap_not_mapped(bytes: u64) {
 }
 
 /// What peers read cannot be kept from being written by them.
-pub(super) fn not_sealed(errno: Errno) {
+pub(in crate::host) fn not_sealed(errno: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // relaxed: nothing else is told by it
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -233,7 +233,7 @@ fn apart(peer: &Peer, why: Apart) {
 }
 
 /// Says a sentence that is put together on the stack.
-pub(super) fn say_of(level: Level, text: fmt::Arguments<'_>) {
+pub(in crate::host) fn say_of(level: Level, text: fmt::Arguments<'_>) {
     say_by(log::say, level, text);
 }
 
@@ -319,7 +319,7 @@ impl fmt::Display for Several {
 }
 
 /// A listener was opened.
-pub(super) fn listening(handle: &ListenHandle) {
+pub(in crate::host) fn listening(handle: &ListenHandle) {
     let at = Tried::of_handle(handle);
     let local = if handle.flags & HANDLE_LOCAL != 0 { " on this host and" } else { "" };
     if at.is_empty() {
@@ -341,14 +341,19 @@ pub(super) fn listening(handle: &ListenHandle) {
 }
 
 /// An endpoint was opened.
-pub(super) fn opened(device: DeviceKind, rails: Rails, addresses: &AddressList, node_id: u64) {
+pub(in crate::host) fn opened(
+    device: DeviceKind,
+    rails: Rails,
+    addresses: &AddressList,
+    node_id: u64,
+) {
     let own = Own { rails, addresses };
     let name = device.name();
     say_heard(Level::Info, format_args!("endpoint opened on {name}, host {node_id:016x}: {own}"));
 }
 
 /// A connection was closed although messages of requests that have ended were still on their way.
-pub(super) fn closed_on_messages(peer: &str, waited: Span) {
+pub(in crate::host) fn closed_on_messages(peer: &str, waited: Span) {
     say_of(
         Level::Warning,
         format_args!(
@@ -360,9 +365,9 @@ pub(super) fn closed_on_messages(peer: &str, waited: Span) {
 }
 
 /// Why a port does not register memory.
-pub(super) struct NotRegistered<'a> {
-    pub(super) domain: &'a PortDomain<'static>,
-    pub(super) error: RegisterError,
+pub(in crate::host) struct NotRegistered<'a> {
+    pub(in crate::host) domain: &'a PortDomain<'static>,
+    pub(in crate::host) error: RegisterError,
 }
 
 impl fmt::Display for NotRegistered<'_> {
@@ -386,7 +391,7 @@ impl fmt::Display for NotRegistered<'_> {
 }
 
 /// A port does not register the user's memory: said once of each port and reason.
-pub(super) fn not_registered(port: &str, why: &NotRegistered<'_>) {
+pub(in crate::host) fn not_registered(port: &str, why: &NotRegistered<'_>) {
     say_by(
         log::say_once,
         Level::Warning,
@@ -397,11 +402,11 @@ pub(super) fn not_registered(port: &str, why: &NotRegistered<'_>) {
 }
 
 /// An endpoint was closed.
-pub(super) fn closed() {
+pub(in crate::host) fn closed() {
     say_heard(Level::Info, format_args!("endpoint closed"));
 }
 
-pub(super) fn say_heard(level: Level, text: fmt::Arguments<'_>) {
+pub(in crate::host) fn say_heard(level: Level, text: fmt::Arguments<'_>) {
     if log::is_heard(level) {
         say_of(level, text);
     }

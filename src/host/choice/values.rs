@@ -4,10 +4,10 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::Level;
 use crate::base::integer::nearest;
 use crate::connect::interfaces::{CHOICE_WRONG, is_choice};
 use crate::connect::{USERS_NAMED_MAX, Users, overflow_user};
+use crate::host::log::Level;
 use crate::memory::{CpuSet, Variables};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -34,9 +34,9 @@ impl fmt::Display for Wrong {
 }
 
 /// Reads settings. One that is empty is not set.
-pub(super) struct Reader<'v> {
-    pub(super) all: &'v Variables,
-    pub(super) wrong: Vec<Wrong>,
+pub(in crate::host) struct Reader<'v> {
+    pub(in crate::host) all: &'v Variables,
+    pub(in crate::host) wrong: Vec<Wrong>,
 }
 
 impl<'v> Reader<'v> {
@@ -100,7 +100,7 @@ const RAIL_NAMES: &str = "there are shm, verbs, libfabric, vendor and tcp";
 const RAIL_NAMES_MORE: &str = ", and shm+tcp for both in one connection";
 
 /// The rails of a list.
-pub(super) fn rails(text: &str) -> Result<Rails, String> {
+pub(in crate::host) fn rails(text: &str) -> Result<Rails, String> {
     let mut rails = Rails::NONE;
     for name in text.split(',').map(str::trim) {
         match name.to_ascii_lowercase().as_str() {
@@ -121,7 +121,7 @@ pub(super) fn rails(text: &str) -> Result<Rails, String> {
 }
 
 /// The rails that must be there, of which none brings another along.
-pub(super) fn required(text: &str) -> Result<Rails, String> {
+pub(in crate::host) fn required(text: &str) -> Result<Rails, String> {
     let mut rails = Rails::NONE;
     for name in text.split(',').map(str::trim) {
         let rail = rails.named(&name.to_ascii_lowercase());
@@ -131,7 +131,7 @@ pub(super) fn required(text: &str) -> Result<Rails, String> {
 }
 
 /// A choice of interfaces.
-pub(super) fn interfaces(text: &str) -> Result<String, String> {
+pub(in crate::host) fn interfaces(text: &str) -> Result<String, String> {
     match is_choice(text) {
         true => Ok(text.to_string()),
         false => Err(CHOICE_WRONG.into()),
@@ -139,7 +139,7 @@ pub(super) fn interfaces(text: &str) -> Result<String, String> {
 }
 
 /// The CPUs of a list.
-pub(super) fn cpus(text: &str) -> Result<CpuSet, String> {
+pub(in crate::host) fn cpus(text: &str) -> Result<CpuSet, String> {
     text.split(',').map(str::trim).try_fold(CpuSet::EMPTY, |set, cpu| {
         let more = cpu.parse().ok().and_then(|cpu| set.with(cpu));
         more.ok_or_else(|| {
@@ -151,7 +151,7 @@ pub(super) fn cpus(text: &str) -> Result<CpuSet, String> {
 }
 
 /// The users of a list, whose processes are let in.
-pub(super) fn users(text: &str) -> Result<Users, String> {
+pub(in crate::host) fn users(text: &str) -> Result<Users, String> {
     let overflow = overflow_user();
     text.split(',').map(str::trim).try_fold(Users::default(), |users, user| {
         let number = user.parse().map_err(|_| format!("{user} is no user's number"))?;
@@ -165,13 +165,13 @@ pub(super) fn users(text: &str) -> Result<Users, String> {
     })
 }
 
-pub(super) fn node_id(text: &str) -> Result<u64, String> {
+pub(in crate::host) fn node_id(text: &str) -> Result<u64, String> {
     u64::from_str_radix(text.trim_start_matches("0x"), 16)
         .map_err(|_| String::from("it is not a hexadecimal number of up to 16 digits"))
 }
 
 /// What `CROSSTIE_LOG` lets through.
-pub(super) fn log_level(text: &str) -> Result<Level, String> {
+pub(in crate::host) fn log_level(text: &str) -> Result<Level, String> {
     match text.to_ascii_lowercase().as_str() {
         "error" => Ok(Level::Error),
         "warning" => Ok(Level::Warning),

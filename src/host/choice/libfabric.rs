@@ -4,9 +4,9 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::{Level, say};
 use super::settings::{Environment, REQUIRED};
 use crate::base::units::Span;
+use crate::host::log::{Level, say};
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
 use crate::provider::libfabric::settings::Settings;
 use crate::provider::libfabric::{CONNECTED, Config};
@@ -17,16 +17,16 @@ use std::string::String;
 use std::vec::Vec;
 
 /// `PortHello::kind` of such a port.
-pub(super) const KIND: u8 = 4;
+pub(in crate::host) const KIND: u8 = 4;
 
 /// `tcp;ofi_rxm eth0`.
-pub(super) fn name_of(nic: &Nic) -> String {
+pub(in crate::host) fn name_of(nic: &Nic) -> String {
     format!("{} {}", nic.provider.to_string_lossy(), nic.domain.to_string_lossy())
 }
 
 /// The domains that are used; says why there is none where somebody asked for one (`asked`: for
 /// libfabric by name, or for a provider), or has a NIC that only libfabric reaches.
-pub(super) fn choose(environment: &Environment) -> Vec<Nic> {
+pub(in crate::host) fn choose(environment: &Environment) -> Vec<Nic> {
     let (settings, asked) = (&environment.libfabric, environment.libfabric_named);
     let found = choose_nics(settings, Path::new(SYSFS), asked);
     let why = match found {
@@ -50,14 +50,18 @@ pub(super) fn choose(environment: &Environment) -> Vec<Nic> {
 }
 
 /// What a peer is told of a port.
-pub(super) fn hello_of(nic: &Nic) -> PortHello {
+pub(in crate::host) fn hello_of(nic: &Nic) -> PortHello {
     let prefix_bits = super::ports::reach_bits(nic.reaches_own, nic.reaches_others);
     PortHello { gid: nic.network, prefix_bits, kind: KIND, speed_mbit_s: nic.speed_mbps }
 }
 
 /// What a port is opened with. `silence_max`: how long a path may be silent whose end is fenced by
 /// our own act, as that of a connected endpoint is.
-pub(super) fn config_of<'a>(nic: &'a Nic, settings: &'a Settings, silence_max: Span) -> Config<'a> {
+pub(in crate::host) fn config_of<'a>(
+    nic: &'a Nic,
+    settings: &'a Settings,
+    silence_max: Span,
+) -> Config<'a> {
     let (provider, domain) = (Some(nic.provider.as_c_str()), Some(nic.domain.as_c_str()));
     let is_connected = nic.provider.as_bytes().ends_with(CONNECTED.as_bytes());
     let default = if is_connected { silence_max } else { Span(0) };

@@ -4,10 +4,10 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::{Level, say, say_once};
 use super::settings::{Environment, REQUIRED};
 use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
+use crate::host::log::{Level, say, say_once};
 use crate::provider::verbs::choice::{Unusable, usable};
 use crate::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{SYSFS, survey_of};
@@ -28,7 +28,7 @@ const PORT_GRACE: Span = Span::millis(50);
 
 /// A port that is used.
 #[derive(Clone, Debug)]
-pub(super) struct Port {
+pub(in crate::host) struct Port {
     device: String,
     number: u8,
     gid_index: u8,
@@ -37,7 +37,7 @@ pub(super) struct Port {
 
 impl Port {
     /// `mlx5_0:1`.
-    pub(super) fn name(&self) -> String {
+    pub(in crate::host) fn name(&self) -> String {
         format!("{}:{}", self.device, self.number)
     }
 
@@ -51,7 +51,7 @@ impl Port {
 
 /// The ports that can be used; says why there is none, where there are devices or somebody asked
 /// for them, and which names are of none.
-pub(super) fn choose(environment: &Environment) -> Vec<Port> {
+pub(in crate::host) fn choose(environment: &Environment) -> Vec<Port> {
     let (settings, asked) = (&environment.verbs, environment.verbs_named);
     let then = match environment.requires(Rails { verbs: true, ..Rails::NONE }) {
         true => format!("and {REQUIRED} names verbs"),
@@ -178,7 +178,7 @@ fn with_queue_pairs(mut ports: Vec<Port>, count: u16) -> Vec<Port> {
 }
 
 /// What a peer is told of a port.
-pub(super) fn hello_of(port: &Port) -> PortHello {
+pub(in crate::host) fn hello_of(port: &Port) -> PortHello {
     let RailEnd { gid, kind, prefix_bits, speed_mbit_s } = port.end;
     let kind = match kind {
         GidKind::InfiniBand => 1,
@@ -237,7 +237,7 @@ const fn hosts(same_host: bool) -> Hosts {
 }
 
 /// Which of our ports make lanes with those of a peer, of those that are of RDMA.
-pub(super) fn pair_ports(
+pub(in crate::host) fn pair_ports(
     ours: &[PortHello],
     theirs: &[PortHello],
     same_host: bool,
@@ -255,7 +255,7 @@ pub(super) fn pair_ports(
 /// What is to be said of the ports of two sides that make no lane: of RDMA the subnets of both,
 /// nothing where one of them has none, or they would make one; of libfabric, where both have some,
 /// how many the other has.
-pub(super) struct Apart {
+pub(in crate::host) struct Apart {
     ours: Ends,
     theirs: Ends,
     hosts: Hosts,
@@ -263,7 +263,7 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    pub(super) fn of(ours: &[PortHello], theirs: &[PortHello], same_host: bool) -> Apart {
+    pub(in crate::host) fn of(ours: &[PortHello], theirs: &[PortHello], same_host: bool) -> Apart {
         let [own, of_libfabric] = [ours, theirs].map(|hellos| {
             hellos.iter().filter(|hello| hello.kind == super::libfabric::KIND).count()
         });
@@ -295,7 +295,7 @@ impl fmt::Display for Apart {
 }
 
 /// What a port is opened with.
-pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
+pub(in crate::host) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
     Config {
         device: &port.device,
         port: port.number,
