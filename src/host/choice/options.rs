@@ -312,7 +312,7 @@ impl Options {
         self
     }
 
-    /// Bytes of the block for these options: what [`crate::host::Endpoint::open`] cuts, to the byte.
+    /// Bytes of the block for these options: what [`crate::host::Endpoint::open`] cuts, exactly.
     pub const fn bytes(&self) -> usize {
         self.effective().bytes_cut()
     }
