@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use super::ports::Device as Found;
+use super::choice::ports::Device as Found;
 use super::rail::Verbs;
 use super::sys::numbers as n;
 use super::sys::{Device, Library};

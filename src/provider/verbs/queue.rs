@@ -1,8 +1,8 @@
 //! Opening a peer: its queue pair, from nothing to sending.
 
 use super::area::RECEIVES;
+use super::choice::gid::{self, Family};
 use super::domain::is_refusal;
-use super::gid::{self, Family};
 use super::mtu::mtu_code;
 use super::neighbour::is_known;
 use super::peer::{Down, Peer, SENDS, State};

@@ -3,17 +3,17 @@
 extern crate std;
 
 use super::area::{Area, RECEIVES};
+use super::choice::gid::{self, GidKind};
+use super::choice::ports::SYSFS;
+use super::choice::software::is_software;
 use super::closer::Closer;
 use super::domain::VerbsDomain;
 use super::events::Health;
-use super::gid::{self, GidKind};
 use super::mtu::mtu_bytes;
 use super::neighbour::interface_of;
 use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
-use super::ports::SYSFS;
 use super::revive::Search;
 use super::silence::Silence;
-use super::software::is_software;
 use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
 use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
 use super::{

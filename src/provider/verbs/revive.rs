@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::Config;
-use super::gid::{self, GidEntry, GidRule, LinkLayer, Range};
+use super::choice::gid::{self, GidEntry, GidRule, LinkLayer, Range};
 use super::neighbour::{addresses, if_it_has};
 use super::peer::State;
 use super::rail::{Verbs, kind_of};

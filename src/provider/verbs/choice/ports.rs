@@ -75,7 +75,7 @@ pub struct Port {
     pub layer: LinkLayer,
     /// Its speed with all lanes together, in Mbit/s; 0: not known.
     pub speed_mbit_s: u32,
-    /// Most bytes of a packet, headers apart; 0: nobody has asked ([`super::mtu::ask`]).
+    /// Most bytes of a packet, headers apart; 0: nobody has asked ([`super::super::mtu::ask`]).
     pub mtu_bytes: u32,
     /// The entries of its GID table that are in use and that a queue pair can name.
     pub gids: Vec<GidEntry>,

@@ -4,10 +4,10 @@
 
 extern crate std;
 
-use super::choice::usable;
+use super::super::sys::{Device, Library};
 use super::ports::Device as Found;
 use super::settings::Settings;
-use super::sys::{Device, Library};
+use super::usable;
 
 /// Corrects the speed of the ports that are used. What cannot be asked stays as it is.
 ///

@@ -1,7 +1,7 @@
 //! Ports by name, as a value: which ones an endpoint is to use.
 #![forbid(unsafe_code)]
 
-use super::choice::HcaChoice;
+use super::HcaChoice;
 use crate::base::text::Text;
 use crate::wire::pair::PORTS_MAX;
 use core::fmt;

@@ -10,7 +10,7 @@ use std::path::Path;
 ///
 /// *Source*: `rxe_register_device` and `parent_show` in Linux's
 /// `drivers/infiniband/sw/rxe/rxe_verbs.c`.
-pub(super) fn is_software(sysfs: &Path, device: &str) -> bool {
+pub(in crate::provider::verbs) fn is_software(sysfs: &Path, device: &str) -> bool {
     let device = sysfs.join("class/infiniband").join(device);
     !device.join("device").exists() || device.join("parent").exists()
 }

@@ -17,12 +17,20 @@
 
 extern crate std;
 
-use super::gid::{self, GidEntry, LinkLayer, NoGid};
-use super::names::PortName;
-use super::ports::{Device, NodeType, Port, PortState};
-use super::settings::Settings;
+pub mod gid;
+pub mod names;
+pub mod ports;
+pub mod rails;
+pub mod settings;
+pub(super) mod software;
+pub mod speed;
+
 use core::fmt;
 use core::net::IpAddr;
+use gid::{GidEntry, LinkLayer, NoGid};
+use names::PortName;
+use ports::{Device, NodeType, Port, PortState};
+use settings::Settings;
 use std::string::{String, ToString};
 use std::vec::Vec;
 

@@ -8,7 +8,7 @@
 
 extern crate std;
 
-use super::choice::HcaChoice;
+use super::HcaChoice;
 use super::gid::{Family, GidKind, GidRule, LinkLayer, Range};
 use crate::base::integer::of_c;
 use core::fmt;
