@@ -8,6 +8,8 @@
 mod prose;
 #[path = "tidy/rooms.rs"]
 mod rooms;
+#[path = "tidy/structure.rs"]
+mod structure;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -693,6 +695,8 @@ fn the_tree_is_tidy() {
     assert!(sources.len() > 40, "only {} files were found", sources.len());
     let ratchet = Path::new(env!("CARGO_MANIFEST_DIR")).join(LENGTHS);
     let mut found = lengths(&sources, &fs::read_to_string(ratchet).unwrap());
+    let ratchet = Path::new(env!("CARGO_MANIFEST_DIR")).join(structure::STRUCTURE);
+    found.extend(structure::structure(&sources, &fs::read_to_string(ratchet).unwrap()));
     for source in &sources {
         found.extend(RULES.iter().flat_map(|(_, rule)| rule(source)));
     }
