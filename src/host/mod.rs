@@ -23,8 +23,6 @@ mod network;
 mod news;
 pub mod options;
 mod own;
-#[cfg(feature = "tool")]
-pub(crate) mod owned;
 mod pairs;
 mod parts;
 mod ports;
