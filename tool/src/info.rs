@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use super::arguments::{Command, Flag};
-use super::json::{Object, quoted};
 use super::libfabric;
 use super::network;
 use super::rdma;
@@ -24,6 +23,7 @@ use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
 use crosstie::memory::{heap, kernel_copy, probe, wake};
 use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
+use serde_json::Value;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 
@@ -129,15 +129,11 @@ fn text(sections: &[Section]) -> String {
 }
 
 fn json(sections: &[Section]) -> String {
-    let mut object = Object::new();
-    for section in sections {
-        let mut members = Object::new();
-        for line in &section.lines {
-            members = members.raw(&line.name, &quoted(&line.text));
-        }
-        object = object.raw(section.name, &members.finish());
-    }
-    format!("{}\n", object.finish())
+    let members = |section: &Section| {
+        let lines = section.lines.iter().map(|line| (line.name.clone(), line.text.clone().into()));
+        (section.name.to_string(), Value::Object(lines.collect()))
+    };
+    format!("{}\n", Value::Object(sections.iter().map(members).collect()))
 }
 
 fn host() -> Section {

@@ -10,7 +10,6 @@ mod cpus;
 #[allow(unsafe_code)] // it hands on to the system's allocator
 mod heap;
 pub mod info;
-mod json;
 pub mod launch;
 mod libfabric;
 mod network;

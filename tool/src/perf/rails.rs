@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::side::Side;
-use crate::json::Object;
 use crate::table::Table;
 use crosstie::host::RailView;
 use crosstie::host::endpoint::ConnectionRail;
 use crosstie::transport::rail::LaneState;
+use serde_json::json;
 
 /// How the rails of the first connection are; nothing where there is one, which carried everything.
 pub fn rails(side: &mut Side) -> Vec<RailView> {
@@ -48,11 +48,12 @@ pub fn json(rails: &[RailView]) -> String {
     let line = |(number, rail): (usize, &RailView)| {
         let stats = rail.lane.stats;
         let [local, remote] = rail.ends.map(|end| end.to_string());
-        let object = Object::new().text("measure", "rail").count("rail", number as u64);
-        let object = object.text("over", over(rail)).text("state", state(rail));
-        let object = object.text("local", &local).text("remote", &remote);
-        let object = object.count("bytes_sent", stats.bytes).count("failures", stats.failures);
-        format!("{}\n", object.count("joins", stats.joins).finish())
+        let object = json!({
+            "measure": "rail", "rail": number, "over": over(rail), "state": state(rail),
+            "local": local, "remote": remote, "bytes_sent": stats.bytes,
+            "failures": stats.failures, "joins": stats.joins,
+        });
+        format!("{object}\n")
     };
     rails.iter().enumerate().map(line).collect()
 }

@@ -3,13 +3,13 @@
 
 use super::options::{Measure, Options, Verify};
 use super::{rails, socket};
-use crate::json::Object;
 use crate::owned::Backing;
 use crate::plot::{Chart, Series, page};
 use crate::table::Columns;
 use crate::text::{bytes_short, number};
 use crate::{Failure, write_out};
 use crosstie::host::{DeviceKind, RailView};
+use serde_json::{Value, json};
 
 /// One measurement's numbers.
 #[derive(Clone, Debug)]
@@ -72,25 +72,23 @@ impl Row {
         cells
     }
 
-    fn json(&self, options: &Options) -> String {
-        let mut object =
-            Object::new().text("measure", self.measure.name()).text("device", self.device);
+    fn json(&self, options: &Options) -> Value {
+        let mut object = json!({ "measure": self.measure.name(), "device": self.device });
         if let (Some(memory), Some(bytes)) = (self.memory, self.bytes) {
-            object = object
-                .text("memory", memory)
-                .count("bytes", bytes)
-                .count("outstanding", self.outstanding)
-                .count("group", options.group)
-                .count("connections", options.connections.unwrap_or(1).into())
-                .flag("both", options.both && self.measure != Measure::Latency)
-                .flag("one_buffer", options.one_buffer)
-                .count("verified_bytes", self.verified);
+            object["memory"] = memory.into();
+            object["bytes"] = bytes.into();
+            object["outstanding"] = self.outstanding.into();
+            object["group"] = options.group.into();
+            object["connections"] = options.connections.unwrap_or(1).into();
+            object["both"] = (options.both && self.measure != Measure::Latency).into();
+            object["one_buffer"] = options.one_buffer.into();
+            object["verified_bytes"] = self.verified.into();
         }
-        object = object.flag("pinned", options.cpus.is_some());
+        object["pinned"] = options.cpus.is_some().into();
         for (name, value) in &self.values {
-            object = object.number(name, *value);
+            object[*name] = (*value).into();
         }
-        object.finish()
+        object
     }
 }
 

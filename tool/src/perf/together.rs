@@ -11,7 +11,6 @@ use super::pace::Pace;
 use super::pattern::Pattern;
 use super::rails;
 use super::side::{Shape, Side};
-use crate::json::Object;
 use crate::launch::{Launch, Launcher};
 use crate::owned::Backing;
 use crate::rendezvous::Rendezvous;
@@ -19,6 +18,7 @@ use crate::table::Columns;
 use crate::text::{bytes_short, number};
 use crate::{Failure, write_out};
 use crosstie::memory::probe;
+use serde_json::{Value, json};
 use std::time::Instant;
 
 /// Windows of a measurement whose messages are given by number, unless its time is over.
@@ -311,22 +311,23 @@ fn backing_name(backing: Backing) -> &'static str {
     }
 }
 
-fn json(together: &Together, row: &Row) -> String {
+fn json(together: &Together, row: &Row) -> Value {
     let (unit, values) = row.values(together);
     let options = together.options;
-    let mut object = Object::new()
-        .text("measure", row.measure.name())
-        .text("pattern", together.pattern.name())
-        .count("processes", together.met.size().into())
-        .text("device", options.device.name())
-        .text("memory", backing_name(options.pattern_backing()))
-        .count("bytes", row.bytes)
-        .count("outstanding", row.outstanding)
-        .count("verified_bytes", row.verified);
+    let mut object = json!({
+        "measure": row.measure.name(),
+        "pattern": together.pattern.name(),
+        "processes": together.met.size(),
+        "device": options.device.name(),
+        "memory": backing_name(options.pattern_backing()),
+        "bytes": row.bytes,
+        "outstanding": row.outstanding,
+        "verified_bytes": row.verified,
+    });
     for (name, value) in ["min", "median", "max"].iter().zip(values) {
-        object = object.number(&format!("{name}_{unit}"), value);
+        object[format!("{name}_{unit}")] = value.into();
     }
-    object.finish()
+    object
 }
 
 fn columns() -> Columns {
