@@ -13,7 +13,7 @@
 // Where the ranks meet: CROSSTIE_RENDEZVOUS=HOST:PORT, else MASTER_ADDR and MASTER_PORT, else what
 // the launcher tells. Rank 0 is a small TCP server; whoever connects to it and does not know the
 // launch is dropped. Whatever is missing is named in one line, which ends the program.
-// src/tool/launch.rs is the same in Rust.
+// tool/src/launch.rs is the same in Rust.
 #ifndef LAUNCH_H
 #define LAUNCH_H
 

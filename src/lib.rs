@@ -36,8 +36,6 @@ pub mod diagnose;
 pub mod host;
 #[cfg(feature = "std")]
 pub mod memory;
-#[cfg(feature = "tool")]
-pub mod tool;
 
 #[cfg(test)]
 extern crate std;

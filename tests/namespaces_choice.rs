@@ -10,7 +10,6 @@ use namespace_support::two::{Log, Two, tcp_sockets};
 use namespace_support::work::{role_connect, role_hub, role_listen, role_open};
 use namespace_support::{Hosts, Start, may};
 use std::net::TcpListener;
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[test]
@@ -260,48 +259,6 @@ fn addresses_that_are_all_in_use_are_named() {
     drop(taken);
     let text = opened(&hosts, &[("CROSSTIE_RAILS", "tcp")]);
     assert!(text.starts_with("listens "), "{text}");
-}
-
-/// Nine bridges with the same addresses in each host, listed before its interface to the other.
-fn hosts_behind_bridges() -> Hosts {
-    let bridge = |n: usize| {
-        format!(
-            "link add br{n} type bridge\n\
-             link add in{n} type veth peer name out{n}\n\
-             link set in{n} master br{n}\nlink set in{n} up\nlink set out{n} up\n\
-             addr add 172.20.{n}.1/24 dev br{n}\n\
-             addr add fd20:{n}::1/64 dev br{n} nodad\nlink set br{n} up\n"
-        )
-    };
-    Hosts::bridged_behind(2, &(1..=9).map(bridge).collect::<String>())
-}
-
-#[test]
-fn bridges_with_the_same_addresses_on_both_hosts_hide_no_interface_that_works() {
-    if !may("bridges_with_the_same_addresses_on_both_hosts_hide_no_interface_that_works") {
-        return;
-    }
-    let _alone = alone();
-    let hosts = hosts_behind_bridges();
-    for (forgotten, peer) in [("", hosts.ipv4(0)), ("-4", hosts.ipv6(0))] {
-        if !forgotten.is_empty() {
-            (0..2).for_each(|at| hosts.forget(at, forgotten));
-        }
-        let log = Log::new("bridges");
-        let mut two = Two::logged(&hosts, [0, 1], &[("CROSSTIE_LOG", "info")], Some(log.file()));
-        two.exchange(20, 0x5eed_0430);
-        two.end();
-        let said = log.text();
-        let warnings = said.lines().filter(|line| line.contains("have no room in a handle"));
-        let [line] = warnings.collect::<Vec<_>>()[..] else { panic!("{said}") };
-        assert!(line.contains("172.20.9.1 (br9)"), "{line}");
-        assert!(!line.contains("10.77.") && !line.contains("fd77"), "{line}");
-        let mut tool = Command::new(env!("CARGO_BIN_EXE_crosstie"));
-        tool.args(["info", "--peer", &peer]);
-        let output = hosts.output(1, tool);
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("tcp, over eth0"), "{text}");
-    }
 }
 
 /// Starts something in host 1 while its only address of the interface is tentative.

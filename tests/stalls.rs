@@ -14,7 +14,6 @@ use crosstie::transport::{Limits, RequestError, RequestId};
 use host_support::roles::{self, Process};
 use host_support::stalled;
 use host_support::{Memory, Node, Place, Watch, small};
-use std::process::Command;
 
 /// How old a request is when it is reported.
 const STALL_MS: &str = "300";
@@ -343,44 +342,6 @@ fn sleeper_is_woken_to_report() {
         watch.look("a sleeper's sentence");
     }
     pair.expect("peer never sent", "");
-}
-
-#[test]
-fn tool_asks_a_process_that_is_stuck_in_its_own_code() {
-    for device in DEVICES {
-        let mut pair = Pair::new(device);
-        pair.tell(RECEIVE, 8);
-        let mut looked = Watch::start();
-        pair.sentence_of_other(&mut looked);
-        pair.tell(IDLE, 0);
-        let mut tool = Command::new(env!("CARGO_BIN_EXE_crosstie"));
-        let mut tool = tool
-            .args(["report", &pair.other.id().to_string()])
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let watch = Watch::start();
-        while tool.try_wait().unwrap().is_none() {
-            pair.node.progress();
-            watch.look("the tool");
-        }
-        let output = tool.wait_with_output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("1 connection(s)") && text.contains("call of progress"), "{text}");
-        assert!(text.contains("receive of group 0, tag 8"), "{text}");
-        assert!(text.contains(": peer never sent: the peer owes a message"), "{text}");
-    }
-}
-
-impl Pair {
-    /// Lets the other's requests grow old enough for a snapshot of them to be left.
-    fn sentence_of_other(&mut self, watch: &mut Watch) {
-        let later = std::time::Instant::now() + std::time::Duration::from_millis(400);
-        while std::time::Instant::now() < later {
-            self.node.progress();
-            watch.look("a while");
-        }
-    }
 }
 
 #[test]

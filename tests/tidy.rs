@@ -65,7 +65,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "base",
         ],
     ),
-    ("bin", &["tool"]),
     (
         "adapter",
         &[
@@ -110,7 +109,10 @@ const UNSAFE_PLACES: &[&str] = &[
     "src/memory/",
     "src/connect/",
     "src/host/",
-    "src/tool/sim/memory.rs",
+    "tool/src/heap.rs",
+    "tool/src/owned.rs",
+    "tool/src/sim/memory.rs",
+    "tool/tests/",
     "c-api/",
     "adapter/",
     "tests/",
@@ -129,8 +131,6 @@ const STD_PLACES: &[&str] = &[
     "src/connect/",
     "src/host/",
     "src/diagnose/",
-    "src/tool/",
-    "src/bin/",
     // Its heap block for tests and tools, behind `cfg(any(test, feature = "std"))`.
     "src/base/carve.rs",
     // Behind feature `std`.
@@ -141,6 +141,7 @@ const STD_PLACES: &[&str] = &[
     "adapter/nccl/src/",
     "adapter/nccl/build.rs",
     "adapter/nccl/tests/",
+    "tool/",
     "tests/",
 ];
 
@@ -324,13 +325,13 @@ const RULES: &[(&str, Rule)] = &[
     ("leftovers", leftovers),
 ];
 
+/// Rooms that are crates of their own, in which `crate` is themselves.
+const CRATES: &[&str] = &["adapter", "c-api", "tool"];
+
 /// The room that a path belongs to, if it is one that the arrows speak of.
 fn room(path: &str) -> Option<String> {
-    if path.starts_with("c-api/") {
-        return Some("c-api".into());
-    }
-    if path.starts_with("adapter/") {
-        return Some("adapter".into());
+    if let Some(room) = CRATES.iter().find(|room| path.starts_with(&format!("{room}/"))) {
+        return Some((*room).into());
     }
     let rest = path.strip_prefix("src/")?;
     let (room, _) = rest.split_once('/').or_else(|| rest.split_once(".rs"))?;
@@ -398,9 +399,7 @@ fn arrows(source: &Source) -> Vec<Finding> {
     let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == room) else {
         return vec![source.found(0, format!("room `{room}` is unknown to the arrows"))];
     };
-    // Some rooms are crates of their own, in which `crate` is themselves.
-    let own = ["c-api", "adapter", "bin"].contains(&room.as_str());
-    let prefix = if own { "crosstie::" } else { "crate::" };
+    let prefix = if CRATES.contains(&room.as_str()) { "crosstie::" } else { "crate::" };
     let mut found = Vec::new();
     for (at, text) in statements(source) {
         let mut named = rooms_named(&text, prefix);
@@ -420,7 +419,7 @@ fn above(path: &str, text: &str) -> Vec<String> {
     // Steps from this file's module up to the crate's root.
     let depth = path.trim_end_matches("/mod.rs").split('/').count() - 1;
     let climb = "super::".repeat(depth);
-    let own = path.starts_with("c-api/") || path.starts_with("adapter/");
+    let own = room(path).is_some_and(|room| CRATES.contains(&room.as_str()));
     if depth == 0 || own { vec![] } else { rooms_named(text, &climb) }
 }
 
@@ -433,7 +432,7 @@ fn unsafe_places(source: &Source) -> Vec<Finding> {
     }
     // Some roots of modules lower the wall for a part of theirs, and have no code themselves.
     let lowers =
-        ["src/fabric/mod.rs", "src/transport/mod.rs", "src/tool/mod.rs", "src/tool/sim/mod.rs"]
+        ["src/fabric/mod.rs", "src/transport/mod.rs", "tool/src/lib.rs", "tool/src/sim/mod.rs"]
             .contains(&source.path.as_str());
     let forbids = source.code.iter().any(|line| {
         line.starts_with("#![forbid(unsafe_code)]")
@@ -583,8 +582,7 @@ fn descriptors(source: &Source) -> Vec<Finding> {
     let ships = source.path.starts_with("src/") || source.path.starts_with("c-api/src/");
     let ships = ships || source.path.starts_with("adapter/nccl/src/");
     // the tool is a program: the standard library sees to its streams
-    let exempt = ["src/tool/", "src/base/descriptor.rs"];
-    if !ships || source.lies_in(&exempt) {
+    if !ships || source.lies_in(&["src/base/descriptor.rs"]) {
         return vec![];
     }
     let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
@@ -658,7 +656,7 @@ fn lengths(sources: &[Source], ratchet: &str) -> Vec<Finding> {
 fn tree() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = Vec::new();
-    for place in ["src", "c-api", "adapter", "examples-c", "tests", "doc"] {
+    for place in ["src", "c-api", "adapter", "tool", "examples-c", "tests", "doc"] {
         collect(&root.join(place), &mut paths);
     }
     paths.extend(["README.md", "CHANGELOG.md"].map(|name| root.join(name)));
@@ -739,7 +737,8 @@ fn arrow_against_the_direction_is_reported() {
     assert_eq!(said("c-api/src/lib.rs", "use crosstie::host::Host;"), vec![]);
     assert_eq!(said("adapter/nccl/src/lib.rs", "use crosstie::tool::perf;").len(), 1);
     assert_eq!(said("adapter/nccl/src/lib.rs", "use crosstie::host::Host;"), vec![]);
-    assert_eq!(said("src/bin/crosstie.rs", "use crosstie::tool::main;"), vec![]);
+    assert_eq!(said("tool/src/main.rs", "use crosstie::host::Host;"), vec![]);
+    assert_eq!(said("tool/src/main.rs", "use crosstie::hca::Engine;").len(), 1);
     assert_eq!(said("src/strange/mod.rs", "").len(), 1);
 }
 
@@ -822,7 +821,7 @@ fn raw_descriptors_are_reported() {
     assert_eq!(said("src/connect/socket.rs", taken), []);
     assert_eq!(said("src/connect/socket.rs", &far), [1]);
     assert_eq!(said("src/memory/x.rs", "libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0)"), [1]);
-    assert_eq!(said("src/tool/rdma.rs", raw), []);
+    assert_eq!(said("tool/src/rdma.rs", raw), []);
     assert_eq!(said("src/memory/x.rs", &format!("#[cfg(test)]\nmod tests {{\n{raw}\n}}")), []);
 }
 

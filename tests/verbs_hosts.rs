@@ -18,7 +18,7 @@ use hosts::{DEPTH, GID, Stream, class, mounts, open, pair, said_before, told};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use verbs_support::fake::{compile, libraries, story_in, story_told};
+use verbs_support::fake::{libraries, story_in, story_told};
 use verbs_support::old_kernel;
 
 /// What the others start, each in a process of its own.
@@ -50,15 +50,6 @@ fn storyteller() {
         }
         _ => panic!("no story is called {story}"),
     }
-}
-
-/// What `crosstie info` says of RDMA, of so many devices, with the library of that folder.
-fn info(folder: &Path, cards: usize) -> Option<String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
-    command.args(["info", "--all"]).env("LD_LIBRARY_PATH", folder).env("FAKE", "cards=8");
-    let said = said_before(&class("Ethernet", cards), &command)?;
-    let (_, section) = said.split_once("\nrdma\n").expect("a section");
-    Some(section.split("\nlibfabric").next().expect("a section").into())
 }
 
 // Order.
@@ -685,29 +676,6 @@ fn names_of_ports_that_are_not_there_are_said_when_an_endpoint_opens() {
     let Some(said) = said_before(&class("Ethernet", 1), &story) else { return };
     let words = "no RDMA port is called rxe0, fake0:2 (CROSSTIE_IB_HCA";
     assert_eq!(said.matches(words).count(), 1, "{said}");
-}
-
-/// They were called usable, whatever the library said.
-#[test]
-fn info_calls_no_port_usable_that_an_endpoint_cannot_use() {
-    let Some([new, _]) = libraries() else { return };
-    let Some(said) = info(new, 9) else { return };
-    let line = |name: &str| {
-        let of_it = |line: &&str| line.trim_start().starts_with(&format!("{name} "));
-        said.lines().find(of_it).unwrap_or_else(|| panic!("no {name}: {said}"))
-    };
-    assert!(line("library").contains("verbs_fake_new/libibverbs.so.1 (rdma-core 62 or newer)"));
-    for card in 0..7 {
-        let port = format!("fake{card}:1");
-        assert!(line(&port).contains(" usable by GID 0 10.0.0.1"), "{said}");
-    }
-    assert!(line("fake7:1").contains("unusable: an endpoint uses seven ports"), "{said}");
-    assert!(line("fake8:1").contains("unusable: device file: none: the kernel"), "{said}");
-    let strange = compile("strange", "fake.map", &["-Dibv_open_device=ibv_open_nothing"]);
-    let said = info(&strange, 1).expect("as before");
-    let why = "libibverbs.so.1 is too old, it has no ibv_open_device";
-    assert_eq!(said.matches(why).count(), 1, "{said}");
-    assert!(said.contains(" unusable: libibverbs cannot be used "), "{said}");
 }
 
 /// As in a container that shares a device with others.

@@ -1,4 +1,4 @@
-//! What the simulator does to lanes, done to RDMA ports: the scenarios of `src/tool/sim` that have
+//! What the simulator does to lanes, done to RDMA ports: the scenarios of `tool/src/sim` that have
 //! a real counterpart and stand in no other test. The table in `doc/testing.md` says which is
 //! which. On the wires of the guest of `tests/vm`.
 

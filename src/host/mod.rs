@@ -17,8 +17,6 @@ mod link_memory;
 pub mod log;
 mod machine;
 mod own;
-#[cfg(feature = "tool")]
-pub(crate) mod owned;
 mod parts;
 mod ports_memory;
 pub mod shared;

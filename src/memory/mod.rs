@@ -12,7 +12,6 @@
 //! - [`pidfd`]: a child's descriptors, for the test that breaks its sockets
 //! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
 //! - [`processor`]: giving it up
-//! - `program_heap`: the heap of the program `crosstie`, which ends where there is no more
 //! - [`registrations`]: a cache of memory that is registered with rails
 //! - [`reserve`]: private memory that exists where it is touched
 //! - `space`: address space that core dumps and `mlockall` leave alone
@@ -35,8 +34,6 @@ pub mod loader;
 pub mod pidfd;
 pub mod probe;
 pub mod processor;
-#[cfg(feature = "tool")]
-pub mod program_heap;
 pub mod registrations;
 pub mod reserve;
 pub mod shared;

@@ -1,6 +1,6 @@
 //! Planted faults, each a mistake that this protocol could have been written with: proofs show that
-//! they find every one (`tests/model`). In a build without the feature `proof` the question whether
-//! one is planted is the constant `false`.
+//! they find every one (`tool/tests/model`). In a build without the feature `proof` the question
+//! whether one is planted is the constant `false`.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;

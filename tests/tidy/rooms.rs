@@ -3,13 +3,10 @@
 //! `make rooms` draws it from `doc/rooms.dot`. The source is compared with the folders and with
 //! [`ARROWS`](super::ARROWS), the picture with its source.
 
-use super::ARROWS;
+use super::{ARROWS, CRATES};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-
-/// Rooms outside `src/`: crates of the workspace.
-const OUTSIDE: &[&str] = &["adapter", "c-api"];
 
 /// What a drawing shows.
 #[derive(Default, Debug)]
@@ -101,7 +98,7 @@ fn folders() -> BTreeSet<String> {
     let entries = fs::read_dir(root.join("src")).unwrap().map(Result::unwrap);
     let inside = entries.filter(|entry| entry.path().is_dir());
     let inside = inside.map(|entry| entry.file_name().into_string().unwrap());
-    let outside = OUTSIDE.iter().filter(|room| root.join(room).is_dir());
+    let outside = CRATES.iter().filter(|room| root.join(room).is_dir());
     inside.chain(outside.map(|room| (*room).to_string())).collect()
 }
 

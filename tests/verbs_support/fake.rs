@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs_fake");
+/// Below the project's root: tests of two packages use this.
+const FOLDER: &str = "tests/verbs_fake";
 
 /// Folders with the library, and with one of before ECE and dma-bufs. `None`: the header is
 /// missing.
@@ -20,16 +21,20 @@ pub fn libraries() -> Option<&'static [PathBuf; 2]> {
 pub fn compile(name: &str, map: &str, flags: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs_fake_{name}"));
     std::fs::create_dir_all(&folder).unwrap();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = package.ancestors().map(|above| above.join(FOLDER));
+    let sources = sources.find(|folder| folder.is_dir()).expect("its sources");
+    let sources = sources.display();
     // made beside and moved: another run of this test may have it loaded
     let (made, there) = (folder.join(format!("{}", std::process::id())), "libibverbs.so.1");
     let done = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"])
-        .arg(format!("-Wl,--version-script={FOLDER}/{map}"))
+        .arg(format!("-Wl,--version-script={sources}/{map}"))
         .arg(format!("-Wl,-soname,{there}"))
         .args(flags)
         .arg("-o")
         .arg(&made)
-        .arg(format!("{FOLDER}/fake.c"))
+        .arg(format!("{sources}/fake.c"))
         .output()
         .expect("a C compiler");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

@@ -10,8 +10,7 @@ use std::format;
 use std::string::{String, ToString};
 
 /// Says which variables of this process look like ours and are not.
-#[cfg(feature = "tool")]
-pub(crate) fn report() {
+pub fn report() {
     report_of(Variables::of_process());
 }
 
@@ -44,7 +43,7 @@ pub fn sentence(name: &str) -> Option<String> {
 }
 
 /// Edits between two words (Levenshtein).
-pub(crate) fn distance(a: &str, b: &str) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
     let b = b.as_bytes();
     let mut row: std::vec::Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.to_string().bytes().enumerate() {

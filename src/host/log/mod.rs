@@ -55,8 +55,7 @@ const SAID_TRIES: u32 = 1000;
 static BEFORE: OnceLock<String> = OnceLock::new();
 
 /// Says which of several processes that share standard error this one is. The first name counts.
-#[cfg(feature = "tool")]
-pub(crate) fn name_set(name: &str) {
+pub fn name_set(name: &str) {
     let _ = BEFORE.set(std::format!("crosstie, {name}: "));
 }
 
@@ -74,8 +73,7 @@ pub fn is_heard(level: Level) -> bool {
 }
 
 /// Whether standard error is told what is said at a level, as far as `CROSSTIE_LOG` says.
-#[cfg(feature = "tool")]
-pub(crate) fn is_told(level: Level) -> bool {
+pub fn is_told(level: Level) -> bool {
     // relaxed: see `level_set`
     level as u32 <= LEVEL.load(Ordering::Relaxed)
 }
@@ -139,12 +137,12 @@ pub fn say(level: Level, text: &str) {
 /// A line of standard error, whole: two processes may share it, so it is one system call. Without
 /// the lock of the standard library, which a child that was forked while another thread wrote would
 /// wait for.
-pub(crate) fn line_write(text: &str) {
+pub fn line_write(text: &str) {
     parts_write([text, "", ""]);
 }
 
 /// As [`line_write`], of a text in parts. Neither allocates.
-pub(crate) fn parts_write(text: [&str; 3]) {
+pub fn parts_write(text: [&str; 3]) {
     let before = BEFORE.get().map_or("crosstie: ", String::as_str);
     let [first, second, third] = text;
     let mut parts = [before, first, second, third, "\n"].map(|part| IoSlice::new(part.as_bytes()));

@@ -1,0 +1,447 @@
+//! `crosstie info`: which devices this host has, what they lack and why, and what an endpoint
+//! takes.
+#![forbid(unsafe_code)]
+
+use super::arguments::{Command, Flag};
+use super::libfabric;
+use super::network;
+use super::rdma;
+use super::screen;
+use super::settings::{self, Setting};
+use super::text::bytes_long;
+use super::{Failure, write_out};
+use crate::owned::Owned;
+use crosstie::diagnose::kernel::{self, ResourceLimit, Yama};
+use crosstie::fabric::Syscalls;
+use crosstie::host::device::{DEVICES, Rails, properties};
+use crosstie::host::gin;
+use crosstie::host::log::{self, Level};
+use crosstie::host::mistyped;
+use crosstie::host::settings::{environment, wrong};
+use crosstie::host::{DeviceKind, Options};
+use crosstie::memory::Variables;
+use crosstie::memory::cuda::Library;
+use crosstie::memory::{heap, kernel_copy, probe, wake};
+use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
+use serde_json::Value;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+
+/// The hidden command of the process that tries to read this one's memory.
+pub const READER_COMMAND: &str = "info-reader";
+
+const COMMAND: Command = Command {
+    name: "crosstie info",
+    about: "\
+Says on one screen which devices this host has, what is unavailable and why, which limits hold, and
+which CROSSTIE_ variables are set.
+",
+    operands: "",
+    flags: &[
+        Flag {
+            name: "--peer",
+            value: "HOST[:PORT]",
+            help: "say instead by which rail that host would be reached, and why;\n\
+                   with a port, whether it answers; status 1: by none, or\n\
+                   no endpoint opens with these settings",
+        },
+        Flag {
+            name: "--all",
+            value: "",
+            help: "everything, with each setting's meaning and default",
+        },
+        Flag { name: "--json", value: "", help: "everything as one JSON object" },
+    ],
+};
+
+/// Exit status when no rail leads to the peer that was asked for, or no endpoint opens.
+const STATUS_NONE: i32 = 1;
+
+/// One line: a name and what is to be said of it.
+pub struct Line {
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+/// Lines that belong together.
+pub struct Section {
+    /// What they are about.
+    pub name: &'static str,
+    /// In the order in which they are shown.
+    pub lines: Vec<Line>,
+}
+
+/// A line.
+pub fn line(name: &str, text: impl Into<String>) -> Line {
+    Line { name: name.to_string(), text: text.into() }
+}
+
+/// Prints what was asked for.
+pub fn run(args: &[String]) -> Result<i32, Failure> {
+    let given = COMMAND.parse(args)?;
+    if given.help {
+        return write_out(&COMMAND.usage()).map(|()| 0);
+    }
+    let mut status = 0;
+    let sections = match given.text("--peer") {
+        Some(peer) => {
+            let (section, leads) = network::peer(peer)?;
+            status = if leads { 0 } else { STATUS_NONE };
+            vec![section]
+        }
+        None => {
+            log::sink_set(Some((listen, 0)));
+            vec![
+                host(),
+                devices(),
+                network::section(),
+                rdma::section(),
+                libfabric::section(),
+                gpu(),
+                kernel_offers(),
+                limits(),
+                endpoint(),
+                variables(),
+            ]
+        }
+    };
+    let is_whole = given.has("--all") || given.has("--peer");
+    write_out(&match given.has("--json") {
+        true => json(&sections),
+        false if is_whole => text(&sections),
+        false => screen::text(&sections),
+    })?;
+    Ok(status)
+}
+
+fn text(sections: &[Section]) -> String {
+    let names = sections.iter().flat_map(|section| section.lines.iter().map(|l| l.name.len()));
+    let width = names.max().unwrap_or(0);
+    let mut out = String::new();
+    for section in sections {
+        out.push_str(&format!("{}\n", section.name));
+        for line in &section.lines {
+            out.push_str(format!("  {:width$}  {}", line.name, line.text).trim_end());
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn json(sections: &[Section]) -> String {
+    let members = |section: &Section| {
+        let lines = section.lines.iter().map(|line| (line.name.clone(), line.text.clone().into()));
+        (section.name.to_string(), Value::Object(lines.collect()))
+    };
+    format!("{}\n", Value::Object(sections.iter().map(members).collect()))
+}
+
+fn host() -> Section {
+    let version = env!("CARGO_PKG_VERSION");
+    let cpus = probe::cpus_allowed().len();
+    let processor = kernel::processor().unwrap_or_else(|| "processor unknown".into());
+    let pages = |word: Option<String>| word.unwrap_or_else(|| "not in this kernel".into());
+    Section {
+        name: "host",
+        lines: vec![
+            line("crosstie", format!("{version}, wire format {WIRE_MAJOR}.{WIRE_MINOR}")),
+            line("node id", node_id()),
+            line("kernel", kernel::release()),
+            line("processor", format!("{processor}, {cpus} CPUs for this process")),
+            line("page", format!("{} bytes", heap::page_bytes())),
+            line("huge pages", pages(kernel::huge_pages())),
+            line("huge pages, shared memory", pages(kernel::huge_pages_shared())),
+        ],
+    }
+}
+
+fn node_id() -> String {
+    let told = environment().node_id;
+    let (number, whose) = match (told, crosstie::connect::node_id()) {
+        (Some(number), _) => (number, "CROSSTIE_NODE_ID"),
+        (None, Ok(number)) => (number, "from the boot id"),
+        (None, Err(error)) => return format!("unknown: {error}"),
+    };
+    format!("{number:016x} ({whose}); messages name hosts by it")
+}
+
+fn devices() -> Section {
+    let lines = DEVICES.iter().map(|kind| {
+        let properties = properties(*kind);
+        let state = match opens(*kind) {
+            Ok(()) => String::from("available"),
+            Err(why) => format!("unavailable: {why}"),
+        };
+        let allowed = environment().rails;
+        let mut text = match (kind, allowed == Rails::ALL) {
+            (DeviceKind::Host, false) => format!("{state}; {}", left(allowed)),
+            _ => format!("{state}; {}; {}", properties.description, rail(*kind)),
+        };
+        if !properties.remark.is_empty() {
+            text.push_str(&format!("; {}", properties.remark));
+        }
+        line(properties.name, text)
+    });
+    Section { name: "devices", lines: lines.collect() }
+}
+
+/// Whether NCCL's GPU-initiated operations run here, as the plugin decides it on one host.
+fn gpu() -> Section {
+    let driver = Library::load();
+    let gin = match (&driver, gin::refusal(environment().gin)) {
+        (Err(_), _) => "off: they need the CUDA driver".into(),
+        (Ok(_), Some(why)) => format!("off: {why}"),
+        (Ok(_), None) => "on, in the NCCL plugin, for ranks of one host".into(),
+    };
+    Section {
+        name: "gpu",
+        lines: vec![
+            line("driver", driver.map_or_else(|error| error.to_string(), |_| "loaded".into())),
+            line("GIN", gin),
+        ],
+    }
+}
+
+/// What was said while endpoints were opened here, instead of to standard error.
+static SAID: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
+
+fn listen(_: usize, level: Level, text: &str) {
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    said.push((level, text.to_string()));
+}
+
+/// Opens an endpoint as a program would, so that nothing is called available that is refused then.
+///
+/// *Errors*: why it was refused.
+fn opens(kind: DeviceKind) -> Result<(), Failure> {
+    let before = said().len();
+    let options = Options { device: kind, ..Options::default() };
+    match Owned::open(&options) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            // the log says which file, and which interfaces there are
+            let errors = said().into_iter().skip(before);
+            let last = errors.rev().find(|(level, _)| *level == Level::Error);
+            Err(last.map_or_else(|| error.to_string(), |(_, text)| text))
+        }
+    }
+}
+
+/// Why an endpoint on host0 does not open; none: it does.
+pub(super) fn refusal() -> Option<String> {
+    log::sink_set(Some((listen, 0)));
+    let refused = opens(DeviceKind::Host).err();
+    log::sink_set(None);
+    refused
+}
+
+fn said() -> Vec<(Level, String)> {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Why a variable that is set has no effect, as it was said at open.
+fn ignored(name: &str) -> Option<String> {
+    said().into_iter().find_map(|(_, text)| {
+        let rest = text.strip_prefix(name)?;
+        let own = rest.starts_with('=') || rest.starts_with(' ');
+        let (_, why) = rest.split_once(" is ignored: ")?;
+        own.then(|| format!("ignored: {why}"))
+    })
+}
+
+/// Why a variable's value cannot be meant.
+fn refused(name: &str) -> Option<String> {
+    let wrong = wrong().into_iter().find(|it| it.name == name)?;
+    Some(format!("refused: {}; no endpoint opens until that is corrected", wrong.why))
+}
+
+/// What was said at open of a variable's value that is heeded in part.
+fn capped(name: &str) -> Option<String> {
+    said().into_iter().find_map(|(_, text)| {
+        let rest = text.strip_prefix(name)?.strip_prefix('=')?;
+        rest.contains(" is more than ").then(|| rest.to_string())
+    })
+}
+
+/// What a setting leaves of the rails of `host0`.
+fn left(allowed: Rails) -> String {
+    let names: Vec<_> = allowed.names().collect();
+    match names.is_empty() {
+        true => String::from("CROSSTIE_RAILS allows no rail"),
+        false => format!("of its rails CROSSTIE_RAILS allows {}", names.join(" and ")),
+    }
+}
+
+/// The rails of a device, and what they cost.
+fn rail(kind: DeviceKind) -> String {
+    let (rail, syscalls) = match kind {
+        DeviceKind::Host => {
+            let rails = "two rails, of which each peer takes one: shm (the receiver pulls)";
+            let both = "CROSSTIE_RAILS=shm+tcp: both in one connection within a host, pushed";
+            return format!("{rails}, and tcp (the sender pushes); {both}");
+        }
+        DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
+        DeviceKind::Tcp => ("tcp, the sender pushes", Syscalls::PerBatch),
+        DeviceKind::Loopback => ("loopback", Syscalls::None),
+    };
+    let syscalls = match syscalls {
+        Syscalls::None => "no system calls",
+        Syscalls::PerCopy => "system calls only for large messages in private memory",
+        Syscalls::PerBatch => "system calls per batch of messages",
+    };
+    format!("one rail ({rail}), {syscalls}")
+}
+
+fn kernel_offers() -> Section {
+    let memfd = match probe::shared_memory() {
+        Ok(()) => String::from("yes"),
+        Err((call, errno)) => format!("no ({call}: {errno}): shm0 cannot share memory"),
+    };
+    let membarrier = match wake::barrier_register() {
+        true => "yes: waking a sleeper costs senders nothing",
+        false => "no: senders pay a fence to wake a sleeper",
+    };
+    let dir = Variables::of_process().text("CROSSTIE_SHM_DIR").unwrap_or_else(|| "/dev/shm".into());
+    let room = match probe::file_system(&dir) {
+        Ok((size, free)) => format!("{}, {} free", bytes_long(size), bytes_long(free)),
+        Err(error) => format!("missing ({error}): peers in other containers not found"),
+    };
+    Section {
+        name: "kernel",
+        lines: vec![
+            line("kernel copy", kernel_copy_text()),
+            line("yama", Yama::read().text()),
+            line("membarrier", membarrier),
+            line("memfd", memfd),
+            line(&dir, room),
+        ],
+    }
+}
+
+/// What the reader must find; odd, so that it is not there by chance.
+const WORD: u64 = 0x6372_6f73_7374_6965;
+/// Where it must find it.
+static PLACE: u64 = WORD;
+
+fn kernel_copy_text() -> String {
+    if Variables::of_process().get("CROSSTIE_KERNEL_COPY").is_some_and(|it| it == "0") {
+        return "switched off by CROSSTIE_KERNEL_COPY: private memory takes two copies".into();
+    }
+    match kernel_copy_tried() {
+        Ok(true) => "yes: private memory is read in place (process_vm_readv)".into(),
+        Ok(false) => "no: private memory takes two copies; shared memory is not concerned".into(),
+        Err(failure) => format!("unknown: {failure}"),
+    }
+}
+
+/// Starts a process that is no ancestor of this one and lets it read [`PLACE`].
+fn kernel_copy_tried() -> Result<bool, Failure> {
+    // Where that fails, so will the reader.
+    let _ = kernel_copy::allow_tracer();
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let address = (&raw const PLACE).expose_provenance();
+    let status = std::process::Command::new(program)
+        .args([READER_COMMAND, &std::process::id().to_string(), &address.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    Ok(status.map_err(|error| format!("starting a reader: {error}"))?.success())
+}
+
+/// What the reader does: succeeds when it can read the word.
+pub fn run_reader(args: &[String]) -> Result<(), Failure> {
+    let mut numbers = args.iter().map(|arg| arg.parse::<u64>());
+    let (Some(Ok(pid)), Some(Ok(address))) = (numbers.next(), numbers.next()) else {
+        return Err("a process and an address are wanted".into());
+    };
+    match kernel_copy::probe(pid as i32, address, WORD) {
+        true => Ok(()),
+        false => Err("not readable".into()),
+    }
+}
+
+fn limits() -> Section {
+    let shown = |value: Option<u64>| value.map_or("unlimited".into(), |value| value.to_string());
+    let text = |limit: Option<ResourceLimit>| match limit {
+        Some(limit) => format!("{} (hard {})", shown(limit.soft), shown(limit.hard)),
+        None => "unknown".into(),
+    };
+    Section {
+        name: "limits",
+        lines: vec![
+            line("RLIMIT_NOFILE", text(kernel::resource_limit("Max open files"))),
+            line("RLIMIT_MEMLOCK", text(kernel::resource_limit("Max locked memory"))),
+        ],
+    }
+}
+
+fn endpoint() -> Section {
+    let options = Options::default();
+    let limits = options.limits;
+    let text = |kind| {
+        let bytes = Options { device: kind, ..options }.storage_bytes();
+        format!("{bytes} bytes of storage")
+    };
+    let kept = 2 * limits.kept_bytes();
+    let pair = 2 * limits.connection_bytes() - kept;
+    let rings =
+        2 * crosstie::provider::shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes)
+            .next_multiple_of(heap::page_bytes());
+    Section {
+        name: "endpoint",
+        lines: vec![
+            line(
+                "default limits",
+                format!(
+                    "{} connections, {} requests each way, {} regions",
+                    limits.connections_max, limits.requests_max, limits.regions_max
+                ),
+            ),
+            line("on host0", text(DeviceKind::Host)),
+            line("on shm0", text(DeviceKind::SharedMemory)),
+            line("on tcp0", text(DeviceKind::Tcp)),
+            line("on loopback0", text(DeviceKind::Loopback)),
+            line(
+                "connection pair",
+                format!(
+                    "{pair} bytes of protocol state in both endpoints, and {kept} of sends that \
+                     another rail may have to make again; what rails and the side band keep of it \
+                     is not in it (doc/limits.md)"
+                ),
+            ),
+            line("rings of a pair", format!("{rings} bytes of shared memory, in whole pages")),
+        ],
+    }
+}
+
+/// Set variables with their value, unknown ones with the nearest name, then those not set.
+fn variables() -> Section {
+    let mut lines = Vec::new();
+    for (name, value) in Variables::of_process().iter() {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if let Some(sentence) = mistyped::sentence(&name) {
+            lines.push(line(&name, format!("unknown: {sentence}")));
+        } else if let Some(setting) = settings::all().find(|setting| setting.name == name) {
+            let effect = Setting::plain(setting.effect);
+            let text = match (refused(&name).or_else(|| ignored(&name)), capped(&name)) {
+                (Some(why), _) => format!("set to {value}, and {why}"),
+                (None, Some(how)) => format!("set to {value}, and capped: {how}"),
+                (None, None) if value.trim().is_empty() => {
+                    format!("set to nothing: {effect}")
+                }
+                (None, None) => format!("set to {value}: {effect}"),
+            };
+            lines.push(line(&name, text));
+        }
+    }
+    lines.sort_by(|a, b| a.name.cmp(&b.name));
+    for setting in settings::all() {
+        if !lines.iter().any(|line| line.name == setting.name) {
+            let Setting { name, default, values, effect } = setting;
+            let text = format!("default {default} ({values}): {effect}");
+            lines.push(line(name, Setting::plain(&text)));
+        }
+    }
+    Section { name: "variables", lines }
+}

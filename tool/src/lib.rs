@@ -1,0 +1,119 @@
+//! The program `crosstie`: measures, tells what this host offers and what a process waits for, runs
+//! simulated schedules.
+//!
+//! One subcommand is one file or folder. Each takes its arguments and returns what to tell the
+//! user when it fails; it writes results to standard output, everything else to standard error.
+#![deny(unsafe_code)]
+
+pub mod arguments;
+mod cpus;
+#[allow(unsafe_code)] // it hands on to the system's allocator
+mod heap;
+pub mod info;
+pub mod launch;
+mod libfabric;
+mod network;
+#[allow(unsafe_code)] // it vouches for the endpoint's memory
+mod owned;
+pub mod perf;
+pub mod plot;
+mod progress;
+mod rdma;
+pub mod rendezvous;
+pub mod report;
+mod screen;
+pub mod settings;
+#[allow(unsafe_code)] // its memory.rs alone
+pub mod sim;
+mod table;
+mod text;
+
+use crosstie::host::log;
+pub use heap::Heap;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+/// Why a command ended early: a sentence for the user.
+pub type Failure = String;
+
+/// The failure whose sentence another process of the command has written.
+const SAID: &str = "";
+
+/// Exit status when a command cannot be carried out.
+const STATUS_USAGE: u8 = 2;
+
+const USAGE: &str = "\
+usage: crosstie COMMAND [OPTION...]
+
+  perf     measure latency, bandwidth, message rate and set-up between two processes
+  info     say which devices this host has, and what is unavailable and why
+  report   say what the open requests of a running process wait for
+  sim      run simulated schedules with faults against a plain model
+
+  crosstie COMMAND --help    options of one command
+  crosstie --version         version of the program
+
+Exit status: 0; 1: it was carried out, and the answer is no (info --peer, perf --chaos, sim); 2: it
+could not be; 77: perf --chaos may not take its processes' sockets on this system.
+";
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    match run(&args) {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(STATUS_USAGE)),
+        Err(failure) => {
+            if failure != SAID {
+                log::line_write(&failure);
+            }
+            ExitCode::from(STATUS_USAGE)
+        }
+    }
+}
+
+/// Runs a command; the result is the process's exit status.
+fn run(args: &[String]) -> Result<i32, Failure> {
+    let Some((command, rest)) = args.split_first() else {
+        return Err(format!("a command is missing\n\n{USAGE}"));
+    };
+    match command.as_str() {
+        "perf" => return perf::run(rest),
+        perf::WORKER_COMMAND => perf::run_worker(rest),
+        perf::PEER_COMMAND => perf::run_peer(rest),
+        "info" => return info::run(rest),
+        info::READER_COMMAND => info::run_reader(rest),
+        "report" => report::run(rest),
+        "sim" => return Ok(sim::run(rest)),
+        "--version" | "-V" => write_out(concat!("crosstie ", env!("CARGO_PKG_VERSION"), "\n")),
+        "--help" | "-h" | "help" => write_out(USAGE),
+        other => {
+            let hint = arguments::hint(other, ["perf", "info", "report", "sim"].into_iter());
+            Err(format!("unknown command `{other}`{hint}; `crosstie --help` lists them"))
+        }
+    }?;
+    Ok(0)
+}
+
+/// Ends the program, for which the system has no memory any more: nothing here allocates.
+pub fn memory_is_out(bytes: usize) -> ! {
+    let mut digits = [0; 20];
+    let bytes = text::decimal(bytes as u64, &mut digits);
+    log::parts_write([
+        "out of memory: the system gives no ",
+        bytes,
+        " bytes more (ulimit -v, or a limit of the container?)",
+    ]);
+    heap::exit(STATUS_USAGE.into())
+}
+
+/// Writes results. A reader that has seen enough, such as `head`, is no failure.
+fn write_out(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,273 @@
+//! `crosstie perf`: latency, bandwidth, message rate and set-up, between two processes or within
+//! one.
+//!
+//! The measuring process starts this program a second time as its peer ([`peer`]), and pins both to
+//! different CPUs. It asks the peer over a pipe for one window after the other. While a window
+//! runs, both touch nothing but their endpoint. A window starts with an empty message of the peer,
+//! sent after its first receives are posted. A stream ends with another, sent when the peer has
+//! received everything.
+//!
+//! With a launcher or `--pattern`, each process is a rank, and all ranks measure at once
+//! ([`together`]).
+#![forbid(unsafe_code)]
+
+mod alone;
+mod chaos;
+mod crew;
+mod flow;
+mod lanes;
+mod measure;
+mod once;
+mod options;
+mod pace;
+mod pattern;
+mod peer;
+mod pingpong;
+mod process;
+mod rails;
+mod remote;
+mod report;
+mod setup;
+mod side;
+mod socket;
+mod together;
+mod window;
+
+use super::Failure;
+use super::arguments::Given;
+use super::launch;
+use super::progress::Progress;
+use crate::owned::Backing;
+use alone::Alone;
+use crosstie::host::log;
+use crosstie::host::{DeviceKind, RailView};
+use options::{Measure, Options};
+use peer::{Pair, Setting};
+use remote::Server;
+use report::{Report, Row};
+use side::Shape;
+use socket::SocketPair;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use window::{Kind, Window};
+
+/// Length of the message that each connection carries once when set-up is measured.
+const SETUP_BYTES: u64 = 8;
+
+pub use chaos::{WORKER_COMMAND, run_worker};
+pub use peer::{NAME as PEER_COMMAND, run as run_peer};
+
+/// How a window went.
+#[derive(Copy, Clone, Debug)]
+struct Ran {
+    took: Duration,
+    /// Those that it was cut to when its time was over.
+    rounds: f64,
+}
+
+impl Ran {
+    fn ns(&self) -> f64 {
+        self.took.as_nanos() as f64
+    }
+}
+
+/// Whoever can run windows.
+trait Bench {
+    /// Runs one window to its end, or until its time is over, but one round at least.
+    fn window(
+        &mut self,
+        window: &Window,
+        until: Option<Instant>,
+        samples: Option<&mut Vec<u32>>,
+    ) -> Result<Ran, Failure>;
+
+    /// Bytes verified and messages found wrong until now, in both processes.
+    fn checked(&self) -> (u64, u64);
+
+    /// Whether streams may go in both directions at once.
+    fn has_two_ways(&self) -> bool {
+        false
+    }
+
+    /// The rails of the first connection, where it has several.
+    fn rails(&mut self) -> Vec<RailView> {
+        Vec::new()
+    }
+}
+
+/// Does what the arguments ask for; says the exit status.
+pub fn run(args: &[String]) -> Result<i32, Failure> {
+    let given = options::COMMAND.parse(args)?;
+    if given.help {
+        return super::write_out(&options::COMMAND.usage()).map(|()| 0);
+    }
+    once::listen(&given);
+    if given.has("--chaos") {
+        return chaos::run(&given);
+    }
+    measure(&given, args).map(|()| 0)
+}
+
+fn measure(given: &Given, args: &[String]) -> Result<(), Failure> {
+    if given.has("--listen") {
+        remote::check(given)?;
+        return remote::serve(given);
+    }
+    let options = Options::read(given)?;
+    let server = options.place.as_ref().map(Server::find).transpose()?.map(Rc::new);
+    // a server has no rank
+    let launch = match server {
+        Some(_) => None,
+        None => launch::read(&launch::environment)?,
+    };
+    if let Some(launch) = &launch {
+        log::name_set(&format!("rank {}", launch.rank));
+    }
+    if launch.is_some() || options.pattern.is_some() || options.processes.is_some() {
+        return together::run(&options, launch, args);
+    }
+    let mut report = Report::new(&options);
+    let mut progress = Progress::new(steps(&options));
+    // neighbours that messages answer have their connections in common
+    for measures in options.measures.chunk_by(|a, b| a.is_transfer() && b.is_transfer()) {
+        match measures {
+            [Measure::Setup] => {
+                progress.step("setup");
+                let row = setup(&options, server.clone())?;
+                progress.clear();
+                report.add(row)?;
+            }
+            [Measure::Socket] => socket_run(&options, &mut report, &mut progress)?,
+            transfers => {
+                let server = server.clone();
+                transfers_run(&options, transfers, server, &mut report, &mut progress)?;
+            }
+        }
+    }
+    progress.clear();
+    report.finish()
+}
+
+fn steps(options: &Options) -> usize {
+    let each = |measure: &Measure| match measure {
+        Measure::Setup => 1,
+        Measure::Socket => options.socket_plans().iter().map(|(_, sizes)| sizes.len()).sum(),
+        measure => options.sizes(*measure).len() * options.backings(*measure).len(),
+    };
+    options.measures.iter().map(each).sum()
+}
+
+fn transfers_run(
+    options: &Options,
+    measures: &[Measure],
+    server: Option<Rc<Server>>,
+    report: &mut Report,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let connections = options.connections.unwrap_or(1);
+    let mut bench: Box<dyn Bench> = match options.device {
+        DeviceKind::Loopback if measures == [Measure::Pair] => {
+            return pairs(options, report, progress);
+        }
+        DeviceKind::Loopback => Box::new(Alone::open(connections, &options.buffers())?),
+        DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
+            Box::new(Pair::open(&setting(options, connections, server))?)
+        }
+    };
+    for measure in measures {
+        for backing in options.backings(*measure) {
+            for bytes in options.sizes(*measure) {
+                progress.step(measure.name());
+                let plan = measure::Plan { options, measure: *measure, backing, bytes };
+                let row = plan.run(bench.as_mut())?;
+                progress.clear();
+                report.add(row)?;
+            }
+        }
+    }
+    report.rails(&bench.rails())
+}
+
+/// The cost of the library alone: one receive, one send and their tests.
+fn pairs(options: &Options, report: &mut Report, progress: &mut Progress) -> Result<(), Failure> {
+    let mut alone = Alone::open(1, &options.buffers())?;
+    for backing in options.backings(Measure::Pair) {
+        for bytes in options.sizes(Measure::Pair) {
+            progress.step("pair");
+            let plan = measure::Plan { options, measure: Measure::Pair, backing, bytes };
+            let row = plan.pairs(&mut alone)?;
+            progress.clear();
+            report.add(row)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the kernel gives without us.
+fn socket_run(
+    options: &Options,
+    report: &mut Report,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let plans: Vec<(Measure, u64)> = options
+        .socket_plans()
+        .into_iter()
+        .flat_map(|(measure, sizes)| sizes.into_iter().map(move |bytes| (measure, bytes)))
+        .collect();
+    let backing = Backing::Private;
+    let room = |(measure, bytes): &(Measure, u64)| {
+        options.window(*measure, backing, *bytes).outstanding * bytes
+    };
+    let bytes = plans.iter().map(room).max().unwrap_or(0);
+    let mut bench = SocketPair::open(options.cpus, bytes)?;
+    for (measure, bytes) in plans {
+        progress.step("socket");
+        let plan = measure::Plan { options, measure, backing, bytes };
+        let row = plan.run(&mut bench)?.of(socket::DEVICE);
+        progress.clear();
+        report.add(row)?;
+    }
+    Ok(())
+}
+
+/// What connections take, on endpoints of their own.
+fn setup(options: &Options, server: Option<Rc<Server>>) -> Result<Row, Failure> {
+    let connections = options.connections.unwrap_or(options::SETUP_CONNECTIONS);
+    let backing = Backing::Private;
+    let window = Window {
+        kind: Kind::PingPong,
+        rounds: u64::from(connections),
+        group: 1,
+        verify: false,
+        ..options.window(Measure::Latency, backing, SETUP_BYTES)
+    };
+    let buffers = vec![(backing, window.buffer_bytes())];
+    if options.device == DeviceKind::Loopback {
+        let shape = Shape { device: options.device, connections: 2 * connections, rails: None };
+        let mut alone = Alone::open(connections, &buffers)?;
+        alone.window(&window, None, None)?;
+        alone.setup.used();
+        return Ok(alone.setup.row(options, &shape));
+    }
+    let setting = Setting { buffers, ..setting(options, connections, server) };
+    let mut pair = Pair::open(&setting)?;
+    pair.window(&window, None, None)?;
+    pair.setup.used();
+    Ok(pair.setup.row(options, &setting.shape))
+}
+
+fn setting(options: &Options, connections: u32, server: Option<Rc<Server>>) -> Setting {
+    Setting {
+        shape: Shape { device: options.device, connections, rails: options.rails },
+        connections,
+        cpus: options.cpus,
+        server,
+        is_cpu_free: options.is_cpu_free,
+        buffers: options.buffers(),
+    }
+}
+
+/// A failure that tells which option cannot be met.
+fn refused(option: &str, why: &str) -> Failure {
+    format!("option {option}: {why}")
+}

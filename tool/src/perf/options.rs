@@ -1,0 +1,582 @@
+//! What `crosstie perf` was asked for.
+#![forbid(unsafe_code)]
+
+use super::once;
+use super::pattern::Pattern;
+use super::refused;
+use super::remote::{self, Place};
+use super::window::{OUTSTANDING_MAX, SIZE_MAX, Window};
+use crate::arguments::{Command, Flag, Given, hint};
+use crate::owned::Backing;
+use crate::text::sizes_parse;
+use crate::{Failure, cpus};
+use crosstie::host::DeviceKind;
+use crosstie::host::settings::environment;
+use crosstie::wire::RAILS_MAX;
+use std::path::Path;
+
+/// Connections of the measurement of set-up, when none are asked for.
+pub const SETUP_CONNECTIONS: u32 = 100;
+/// Most connections.
+pub const CONNECTIONS_MAX: u64 = 1 << 15;
+/// Most memory that buffers may take in one process, so that they fit into small machines.
+pub const BUFFERS_BYTES_MAX: u64 = 8 << 30;
+/// Outstanding messages that the rate is measured with.
+const RATE_OUTSTANDING: u64 = 32;
+/// Seconds of one measurement: the default set then ends within half a minute.
+const SECONDS: f64 = 0.4;
+
+/// The options of `crosstie perf`.
+pub const COMMAND: Command = Command {
+    name: "crosstie perf",
+    about: "\
+Measures between two processes of this host, each on a CPU of its own; with HOST, between this
+process and `crosstie perf --listen` there. WHAT is any of:
+  latency     half of a round trip, one message at a time
+  bandwidth   several messages outstanding
+  rate        short messages per second, 32 outstanding
+  setup       how long connections take, and what memory they need
+  socket      a bare TCP socket of this host in our place: those of latency, rate and bandwidth
+              that stand beside it, else all three
+  pair        loopback0 only: one receive, one send and their tests
+  all         latency, bandwidth, rate and setup; the default
+
+Started by mpirun, srun or torchrun, each process is a rank of --pattern, and rank 0 prints. Where
+they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOST:PORT.
+",
+    operands: "[HOST [PORT]] [WHAT...]",
+    flags: &[
+        Flag {
+            name: "--sizes",
+            value: "LIST",
+            help: "message sizes, such as 8,1K,64K or 8..1M (doublings)",
+        },
+        Flag {
+            name: "--outstanding",
+            value: "N",
+            help: "receives outstanding per direction (bandwidth 8, rate 32)",
+        },
+        Flag { name: "--both", value: "", help: "bandwidth and rate in both directions at once" },
+        Flag {
+            name: "--connections",
+            value: "N",
+            help: "connections, used in turn (default 1; setup: 100)",
+        },
+        Flag { name: "--group", value: "K", help: "messages per receive, 1 to 8 (default 1)" },
+        Flag {
+            name: "--memory",
+            value: "KIND",
+            help: "shared (the library's), private (the heap, registered) or both\n\
+                   (default both; rate: shared; tcp0: private)",
+        },
+        Flag {
+            name: "--one-buffer",
+            value: "",
+            help: "all outstanding messages use one buffer, as ucx_perftest and\n\
+                   fi_pingpong do; by default each has its own",
+        },
+        Flag { name: "--device", value: "NAME", help: "host0 (default), shm0, tcp0, loopback0" },
+        Flag {
+            name: "--listen",
+            value: "",
+            help: "wait for `crosstie perf HOST [PORT]` of another host or terminal, and measure\n\
+                   with it what it asks for; an operand is the port (default 18530; 0: any)",
+        },
+        Flag {
+            name: "--pattern",
+            value: "NAME",
+            help: "pair, ring or all-to-all: latency, bandwidth and rate among ranks",
+        },
+        Flag {
+            name: "--processes",
+            value: "N",
+            help: "ranks that are started here when no launcher does (default 2)",
+        },
+        Flag {
+            name: "--seconds",
+            value: "S",
+            help: "time for each line of the result (default 0.4); when it is over,\n\
+                   what is under way is the last",
+        },
+        Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
+        Flag {
+            name: "--verify",
+            value: "",
+            help: "check every byte of some messages, outside the timed part",
+        },
+        Flag {
+            name: "--verify-inside",
+            value: "",
+            help: "check every byte of every message, inside the timed part",
+        },
+        Flag { name: "--cpus", value: "A,B", help: "CPUs of the two processes" },
+        Flag { name: "--no-pin", value: "", help: "let the scheduler choose" },
+        Flag {
+            name: "--chaos",
+            value: "",
+            help: "kill TCP rails of two processes from outside while messages flow both ways\n\
+                   and every byte is verified; one line of verdict last (status 1: failed;\n\
+                   77: this system does not let it)",
+        },
+        Flag {
+            name: "--rails",
+            value: "N",
+            help: "rails of each connection, 1 to 8: of TCP, or of TCP and of ports of RDMA\n\
+                   or libfabric where there are some (default: one for each address\n\
+                   with one of the peer's in its subnet, 2 at most);\n\
+                   with --chaos 2 to 8 (default 2)",
+        },
+        Flag { name: "--seed", value: "N", help: "which rails --chaos kills, and how" },
+        Flag { name: "--json", value: "", help: "one JSON object per line" },
+        Flag { name: "--svg", value: "FILE", help: "draw latency and bandwidth over size" },
+        once::WARNED,
+    ],
+};
+
+/// A question.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Measure {
+    /// Half of a round trip.
+    Latency,
+    /// Bytes per second.
+    Bandwidth,
+    /// Messages per second.
+    Rate,
+    /// Connections.
+    Setup,
+    /// The library's own cost.
+    Pair,
+    /// A socket in the library's place.
+    Socket,
+}
+
+impl Measure {
+    /// All of them; the default ones stand first.
+    const EVERY: [Measure; 6] = [
+        Measure::Latency,
+        Measure::Bandwidth,
+        Measure::Rate,
+        Measure::Setup,
+        Measure::Pair,
+        Measure::Socket,
+    ];
+    const DEFAULT: &[Measure] = Measure::EVERY.split_at(4).0;
+
+    /// Whether messages over connections that are there answer it.
+    pub fn is_transfer(self) -> bool {
+        !matches!(self, Measure::Setup | Measure::Socket)
+    }
+
+    /// As it is typed and printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Latency => "latency",
+            Measure::Bandwidth => "bandwidth",
+            Measure::Rate => "rate",
+            Measure::Setup => "setup",
+            Measure::Pair => "pair",
+            Measure::Socket => "socket",
+        }
+    }
+}
+
+/// When bytes are checked.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Verify {
+    /// Never.
+    No,
+    /// In a window of their own.
+    Outside,
+    /// In every window.
+    Inside,
+}
+
+/// What was asked for, checked.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The questions, in the order in which they are answered.
+    pub measures: Vec<Measure>,
+    sizes: Option<Vec<u64>>,
+    outstanding: Option<u64>,
+    /// Both directions at once.
+    pub both: bool,
+    /// Connections, when given.
+    pub connections: Option<u32>,
+    /// Messages per receive.
+    pub group: u64,
+    memory: Option<Vec<Backing>>,
+    /// All outstanding messages use one buffer.
+    pub one_buffer: bool,
+    /// On which device.
+    pub device: DeviceKind,
+    /// Seconds of each measurement.
+    pub seconds: f64,
+    /// They were asked for.
+    pub is_time_given: bool,
+    /// Receives per window, instead of a time.
+    pub iterations: Option<u64>,
+    /// When bytes are checked.
+    pub verify: Verify,
+    /// CPUs of both processes; `None`: not pinned.
+    pub cpus: Option<(u32, u32)>,
+    /// JSON lines instead of tables.
+    pub json: bool,
+    /// Where the plot goes.
+    pub svg: Option<String>,
+    /// Who talks to whom among ranks, when given.
+    pub pattern: Option<Pattern>,
+    /// Ranks that we start ourselves, when given.
+    pub processes: Option<u32>,
+    /// TCP rails of each connection, when given.
+    pub rails: Option<u32>,
+    /// The server to measure with, instead of a process of this host's.
+    pub place: Option<Place>,
+    /// No CPU was asked for: whoever is pinned chooses.
+    pub is_cpu_free: bool,
+}
+
+impl Options {
+    /// Checks what was given.
+    pub fn read(given: &Given) -> Result<Options, Failure> {
+        if given.has("--seed") {
+            return Err(refused("--seed", "only with --chaos"));
+        }
+        let sizes = given.text("--sizes").map(|text| sizes_parse("--sizes", text, SIZE_MAX));
+        let (place, operands) = remote::place(&given.operands)?;
+        let mut options = Options {
+            measures: measures(&operands)?,
+            sizes: sizes.transpose()?,
+            outstanding: given.number("--outstanding", 1, OUTSTANDING_MAX)?,
+            both: given.has("--both"),
+            connections: given
+                .number("--connections", 1, CONNECTIONS_MAX)?
+                .map(|count| count as u32),
+            group: given.number("--group", 1, 8)?.unwrap_or(1),
+            memory: memory(given)?,
+            one_buffer: given.has("--one-buffer"),
+            device: device(given)?,
+            seconds: given.seconds("--seconds")?.unwrap_or(SECONDS),
+            is_time_given: given.has("--seconds"),
+            iterations: given.number("--iterations", 1, 1 << 40)?,
+            verify: verify(given)?,
+            cpus: chosen_cpus(given)?,
+            json: given.has("--json"),
+            svg: given.text("--svg").map(String::from),
+            pattern: pattern(given)?,
+            processes: given.number("--processes", 2, 64)?.map(|count| count as u32),
+            rails: given.number("--rails", 1, RAILS_MAX as u64)?.map(|count| count as u32),
+            place,
+            is_cpu_free: !given.has("--cpus"),
+        };
+        if options.place.is_some() {
+            options.remote_check(given)?;
+        }
+        options.check()?;
+        options.socket_check(given)?;
+        options.svg_check()?;
+        Ok(options)
+    }
+
+    /// What a server is not asked for. Some messages are verified unless that is impossible.
+    fn remote_check(&mut self, given: &Given) -> Result<(), Failure> {
+        remote::check(given)?;
+        if self.device == DeviceKind::Loopback {
+            return Err(refused("--device", "loopback0 leads to no other process"));
+        }
+        if self.measures.contains(&Measure::Socket) {
+            return Err("`socket` is measured within a host".into());
+        }
+        if self.verify == Verify::No && !self.one_buffer {
+            self.verify = Verify::Outside;
+        }
+        Ok(())
+    }
+
+    /// Whether the plot's folder is there, asked before anything is measured.
+    fn svg_check(&self) -> Result<(), Failure> {
+        let Some(file) = &self.svg else { return Ok(()) };
+        match Path::new(file).parent() {
+            Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+                Err(format!("option --svg: {file}: there is no folder {}", folder.display()))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What a bare socket has not.
+    fn socket_check(&self, given: &Given) -> Result<(), Failure> {
+        if !self.measures.contains(&Measure::Socket) {
+            return Ok(());
+        }
+        if self.both || self.group != 1 {
+            return Err("`socket` has one direction, and no groups".into());
+        }
+        if self.sizes.as_ref().is_some_and(|sizes| sizes.contains(&0)) {
+            return Err(refused("--sizes", "`socket` has no messages of 0 bytes"));
+        }
+        // beside what is measured of ours they are of that
+        let ours = [
+            ("--device", "which is no device of ours"),
+            ("--connections", "which is one connection"),
+            ("--rails", "which has no rails"),
+            ("--memory", "which has private memory only"),
+            ("--one-buffer", "whose messages have a ring for each direction"),
+            ("--svg", "which is not plotted"),
+        ];
+        match ours.iter().find(|(option, _)| self.is_socket_alone() && given.has(option)) {
+            Some((option, why)) => Err(refused(option, &format!("not of `socket` alone, {why}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether nothing of ours is measured.
+    pub fn is_socket_alone(&self) -> bool {
+        self.measures.iter().all(|measure| *measure == Measure::Socket)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let loopback = self.device == DeviceKind::Loopback;
+        if self.measures.contains(&Measure::Pair) && !(loopback && self.measures.len() == 1) {
+            return Err("`pair` stands alone, and wants --device loopback0".into());
+        }
+        if self.both && loopback {
+            return Err(refused("--both", "loopback0 is one process, which takes turns"));
+        }
+        if matches!(self.device, DeviceKind::Loopback | DeviceKind::SharedMemory)
+            && self.rails.is_some()
+        {
+            return Err(refused("--rails", "of tcp0, or host0 where peers are reached over TCP"));
+        }
+        let wish = environment().tcp_rails;
+        if self.rails.is_some_and(|rails| wish != 0 && wish != rails) {
+            let why = format!("CROSSTIE_TCP_RAILS says {wish}: unset it");
+            return Err(refused("--rails", &why));
+        }
+        if self.verify != Verify::No && self.one_buffer {
+            return Err(refused("--verify", "not with --one-buffer, whose bytes overlap"));
+        }
+        if self.memory.as_ref().is_some_and(|kinds| loopback && kinds.contains(&Backing::Shared)) {
+            return Err(refused("--memory", "loopback0 has private memory only"));
+        }
+        if self.buffers().iter().any(|(_, bytes)| *bytes > BUFFERS_BYTES_MAX) {
+            let why = "these messages outstanding take over 8 GiB; fewer --outstanding?";
+            return Err(refused("--sizes", why));
+        }
+        Ok(())
+    }
+
+    /// The sizes of a measurement.
+    pub fn sizes(&self, measure: Measure) -> Vec<u64> {
+        match (&self.sizes, measure) {
+            (_, Measure::Setup | Measure::Socket) => vec![],
+            (Some(sizes), _) => sizes.clone(),
+            (None, Measure::Rate | Measure::Pair) => vec![8],
+            (None, Measure::Latency | Measure::Bandwidth) => {
+                [3, 10, 12, 13, 14, 16, 18, 20, 22].iter().map(|shift| 1 << shift).collect()
+            }
+        }
+    }
+
+    /// The kinds of memory of a measurement.
+    pub fn backings(&self, measure: Measure) -> Vec<Backing> {
+        match (&self.memory, self.device, measure) {
+            (Some(kinds), _, _) => kinds.clone(),
+            (None, DeviceKind::Loopback, _) => vec![Backing::Private],
+            // Sockets read and write any memory alike.
+            (None, DeviceKind::Tcp, _) => vec![Backing::Private],
+            (None, _, Measure::Rate) => vec![Backing::Shared],
+            (None, _, _) => vec![Backing::Shared, Backing::Private],
+        }
+    }
+
+    /// Receives outstanding in a measurement.
+    pub fn outstanding(&self, measure: Measure) -> u64 {
+        match measure {
+            Measure::Latency | Measure::Pair => 1,
+            Measure::Rate => self.outstanding.unwrap_or(RATE_OUTSTANDING),
+            Measure::Bandwidth | Measure::Setup | Measure::Socket => self.outstanding.unwrap_or(8),
+        }
+    }
+
+    /// A window of a measurement, with one receive.
+    pub fn window(&self, measure: Measure, backing: Backing, bytes: u64) -> Window {
+        use super::window::Kind;
+        Window {
+            kind: match (measure, self.both) {
+                (Measure::Latency, _) => Kind::PingPong,
+                (_, false) => Kind::Stream,
+                (_, true) => Kind::Both,
+            },
+            backing,
+            bytes,
+            rounds: 1,
+            outstanding: self.outstanding(measure),
+            group: self.group,
+            one_buffer: self.one_buffer,
+            verify: self.verify == Verify::Inside,
+        }
+    }
+
+    /// What is measured over a bare socket, and with which sizes: what is asked of us beside it, so
+    /// that there is something to compare, and everything where nothing is.
+    pub fn socket_plans(&self) -> Vec<(Measure, Vec<u64>)> {
+        let sizes = |usual: &[u64]| self.sizes.as_deref().unwrap_or(usual).to_vec();
+        let mut plans = vec![
+            (Measure::Latency, sizes(&[8])),
+            (Measure::Rate, sizes(&[8])),
+            (Measure::Bandwidth, sizes(&[64 << 10, 1 << 20])),
+        ];
+        let is_asked = |(measure, _): &(Measure, Vec<u64>)| self.measures.contains(measure);
+        if plans.iter().any(is_asked) {
+            plans.retain(is_asked);
+        }
+        plans
+    }
+
+    /// The sizes that were asked for.
+    pub fn sizes_given(&self) -> Option<&[u64]> {
+        self.sizes.as_deref()
+    }
+
+    /// Whether a number of outstanding messages was asked for.
+    pub fn outstanding_given(&self) -> bool {
+        self.outstanding.is_some()
+    }
+
+    /// The memory that ranks of a pattern use.
+    pub fn pattern_backing(&self) -> Backing {
+        self.backings(Measure::Rate)[0]
+    }
+
+    /// Checks what only ranks of a pattern cannot do; returns what they measure.
+    pub fn pattern_check(&self, pattern: Pattern, size: u32) -> Result<Vec<Measure>, Failure> {
+        if !pattern.takes(size) {
+            let why = format!("{} wants an even number of processes, not {size}", pattern.name());
+            return Err(refused("--pattern", &why));
+        }
+        if self.processes.is_some_and(|count| count != size) {
+            return Err(refused("--processes", &format!("the launcher has started {size}")));
+        }
+        for (option, given) in [
+            ("--both", self.both),
+            ("--connections", self.connections.is_some()),
+            ("--group", self.group != 1),
+            ("--one-buffer", self.one_buffer),
+            ("--svg", self.svg.is_some()),
+            ("--memory", self.memory.as_ref().is_some_and(|kinds| kinds.len() != 1)),
+            ("--device", self.device == DeviceKind::Loopback),
+        ] {
+            if given {
+                return Err(refused(option, "not among ranks of a pattern"));
+            }
+        }
+        let mut measures = self.measures.clone();
+        measures.retain(|measure| *measure != Measure::Setup); // one of the default set
+        let wrong = measures.iter().find(|m| matches!(m, Measure::Pair | Measure::Socket));
+        match (wrong, measures.is_empty()) {
+            (None, false) => Ok(measures),
+            _ => Err("among ranks of a pattern, WHAT is latency, bandwidth or rate".into()),
+        }
+    }
+
+    /// Each kind of memory that is wanted, and the largest buffer in it.
+    pub fn buffers(&self) -> Vec<(Backing, u64)> {
+        let mut buffers: Vec<(Backing, u64)> = Vec::new();
+        for measure in &self.measures {
+            for backing in self.backings(*measure) {
+                for bytes in self.sizes(*measure) {
+                    let bytes = self.window(*measure, backing, bytes).buffer_bytes();
+                    match buffers.iter_mut().find(|(kind, _)| *kind == backing) {
+                        Some((_, most)) => *most = (*most).max(bytes),
+                        None => buffers.push((backing, bytes)),
+                    }
+                }
+            }
+        }
+        buffers
+    }
+}
+
+/// What is typed of what can be measured.
+pub fn words() -> impl Iterator<Item = &'static str> {
+    Measure::EVERY.iter().map(|measure| measure.name()).chain(["all"])
+}
+
+/// What can be measured, as a list.
+pub fn measures_known() -> String {
+    Measure::EVERY.map(Measure::name).join(", ") + " and all"
+}
+
+fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
+    let mut measures = Vec::new();
+    for operand in operands {
+        if operand == "all" {
+            measures.extend(Measure::DEFAULT);
+            continue;
+        }
+        let found = Measure::EVERY.iter().find(|measure| measure.name() == operand);
+        let known = || Measure::EVERY.iter().map(|measure| measure.name());
+        measures.push(*found.ok_or_else(|| {
+            let end = match hint(operand, known()) {
+                near if near.is_empty() => format!("; there are {}", measures_known()),
+                near => near,
+            };
+            format!("nothing called `{operand}` is measured{end}")
+        })?);
+    }
+    if measures.is_empty() {
+        measures.extend(Measure::DEFAULT);
+    }
+    Ok(measures)
+}
+
+fn memory(given: &Given) -> Result<Option<Vec<Backing>>, Failure> {
+    match given.text("--memory") {
+        None => Ok(None),
+        Some("shared") => Ok(Some(vec![Backing::Shared])),
+        Some("private") => Ok(Some(vec![Backing::Private])),
+        Some("both") => Ok(Some(vec![Backing::Shared, Backing::Private])),
+        Some(other) => {
+            Err(refused("--memory", &format!("`{other}` is not shared, private or both")))
+        }
+    }
+}
+
+/// The device of `--device`.
+pub fn device(given: &Given) -> Result<DeviceKind, Failure> {
+    let Some(name) = given.text("--device") else { return Ok(DeviceKind::Host) };
+    let names = "host0, shm0, tcp0 or loopback0";
+    DeviceKind::named(name).ok_or_else(|| refused("--device", &format!("`{name}` is not {names}")))
+}
+
+fn pattern(given: &Given) -> Result<Option<Pattern>, Failure> {
+    let Some(name) = given.text("--pattern") else { return Ok(None) };
+    match Pattern::ALL.iter().find(|pattern| pattern.name() == name) {
+        Some(pattern) => Ok(Some(*pattern)),
+        None => Err(refused("--pattern", &format!("`{name}` is not pair, ring or all-to-all"))),
+    }
+}
+
+fn verify(given: &Given) -> Result<Verify, Failure> {
+    match (given.has("--verify"), given.has("--verify-inside")) {
+        (false, false) => Ok(Verify::No),
+        (true, false) => Ok(Verify::Outside),
+        (false, true) => Ok(Verify::Inside),
+        (true, true) => Err(refused("--verify-inside", "not together with --verify")),
+    }
+}
+
+fn chosen_cpus(given: &Given) -> Result<Option<(u32, u32)>, Failure> {
+    match (given.text("--cpus"), given.has("--no-pin")) {
+        (Some(_), true) => Err(refused("--no-pin", "not together with --cpus")),
+        (None, true) => Ok(None),
+        (None, false) => Ok(cpus::two()),
+        (Some(text), false) => {
+            let pair = text.split_once(',').map(|(a, b)| (a.parse(), b.parse()));
+            match pair {
+                Some((Ok(a), Ok(b))) => Ok(Some((a, b))),
+                _ => Err(refused("--cpus", &format!("`{text}` is not two numbers such as 0,1"))),
+            }
+        }
+    }
+}

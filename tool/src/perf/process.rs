@@ -1,0 +1,171 @@
+//! The second process of a measurement as the first one sees it, a child of it or a server: told
+//! what to do line by line.
+#![forbid(unsafe_code)]
+
+use super::once;
+use super::peer::NAME;
+use super::remote::line_read;
+use super::window::Window;
+use crate::text::unhex;
+use crate::{Failure, SAID, STATUS_USAGE};
+use crosstie::memory::probe;
+use crosstie::wire::handle::HANDLE_BYTES;
+use std::io::{BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A running peer. It ends when this is dropped; a server then is open to the next.
+pub struct Peer {
+    child: Option<Child>,
+    say: Option<Box<dyn Write + Send>>,
+    hear: BufReader<Box<dyn Read + Send>>,
+    /// Bytes that it has verified.
+    pub verified: u64,
+    /// Messages whose bytes were wrong there.
+    pub wrong: u64,
+}
+
+impl Peer {
+    /// Starts this program as a peer, on a CPU, with these options.
+    pub fn start(cpu: Option<u32>, options: &[(&str, String)]) -> Result<Peer, Failure> {
+        let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+        let mut command = Command::new(program);
+        command.args([NAME, once::WARNED.name, &once::warned()]);
+        if let Some(cpu) = cpu {
+            command.args(["--cpu", &cpu.to_string()]);
+        }
+        for (name, value) in options {
+            command.args([name, value.as_str()]);
+        }
+        // it listens, where this has no effect but a warning that we have had
+        command.env_remove("CROSSTIE_TCP_RAILS");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = command.spawn();
+        let mut child = child.map_err(|error| format!("starting the peer process: {error}"))?;
+        let say: Box<dyn Write + Send> = Box::new(child.stdin.take().ok_or("no pipe to the peer")?);
+        let hear: Box<dyn Read + Send> =
+            Box::new(child.stdout.take().ok_or("no pipe from the peer")?);
+        let hear = BufReader::new(hear);
+        Ok(Peer { child: Some(child), say: Some(say), hear, verified: 0, wrong: 0 })
+    }
+
+    /// A server, which is told what to do over a connection.
+    pub fn of_stream(say: TcpStream, hear: TcpStream) -> Peer {
+        let hear: Box<dyn Read + Send> = Box::new(hear);
+        let hear = BufReader::new(hear);
+        Peer { child: None, say: Some(Box::new(say)), hear, verified: 0, wrong: 0 }
+    }
+
+    fn name(&self) -> &'static str {
+        if self.child.is_some() { "the peer process" } else { "the server" }
+    }
+
+    /// Reads what a process says first: as many bytes as fit.
+    pub fn greeting(&mut self, bytes: &mut [u8]) -> Result<(), Failure> {
+        self.hear.read_exact(bytes).map_err(|_| self.gone())
+    }
+
+    /// Reads the handle of its listener, which it says first.
+    pub fn handle(&mut self) -> Result<[u8; HANDLE_BYTES], Failure> {
+        let line = self.hear()?;
+        let handle = line.strip_prefix("handle ").and_then(unhex);
+        handle.ok_or_else(|| format!("{} says `{line}`", self.name()))
+    }
+
+    /// Says a line.
+    pub fn say(&mut self, line: &str) -> Result<(), Failure> {
+        let say = self.say.as_mut().ok_or("the peer was told to end")?;
+        // one segment
+        let said = say.write_all(format!("{line}\n").as_bytes());
+        said.map_err(|_| self.hear().err().unwrap_or_else(|| self.gone()))
+    }
+
+    /// Asks it to run its half of a window.
+    pub fn ask(&mut self, window: &Window) -> Result<(), Failure> {
+        self.say(&window.to_line())
+    }
+
+    fn hear(&mut self) -> Result<String, Failure> {
+        let name = self.name();
+        match line_read(&mut self.hear).map_err(|why| format!("{name}: {why}"))? {
+            None => Err(self.gone()),
+            Some(line) => match line.strip_prefix("failed ") {
+                Some(why) => Err(format!("{name}: {why}")),
+                None => Ok(line),
+            },
+        }
+    }
+
+    /// Waits until it says that the window has ended.
+    pub fn hear_end(&mut self) -> Result<(), Failure> {
+        let line = self.hear()?;
+        let mut words = line.split_whitespace().map(str::parse::<u64>);
+        match (words.next(), words.next()) {
+            (Some(Ok(verified)), Some(Ok(wrong))) => {
+                (self.verified, self.wrong) = (verified, wrong);
+                Ok(())
+            }
+            _ => Err(format!("{} says `{line}`", self.name())),
+        }
+    }
+
+    /// What is said of a failure of ours: nothing where a child has said why it ended before.
+    pub fn why(&mut self, failure: Failure) -> Failure {
+        let Some(child) = &mut self.child else { return failure };
+        match child_end(child) {
+            Some(status) if status.code() == Some(STATUS_USAGE.into()) => SAID.into(),
+            _ => failure,
+        }
+    }
+
+    /// Why there is nothing to hear of it. Of a child that ended with an error nothing: it has
+    /// said which.
+    fn gone(&mut self) -> Failure {
+        self.say = None;
+        let Some(child) = &mut self.child else {
+            return "the server is gone; its own error says why".into();
+        };
+        match child_end(child) {
+            Some(status) if status.code() == Some(STATUS_USAGE.into()) => SAID.into(),
+            Some(status) => format!("the peer process ended early, with {status}"),
+            None => "the peer process says nothing and does not end".into(),
+        }
+    }
+}
+
+impl Drop for Peer {
+    /// Waits a moment for the child, then kills it.
+    fn drop(&mut self) {
+        let Some(child) = &mut self.child else {
+            if let Some(say) = &mut self.say {
+                let _ = say.write_all(b"close\n"); // whom it cannot be told has gone
+            }
+            return;
+        };
+        self.say = None; // the end of its input is the peer's sign to end
+        if child_end(child).is_none() {
+            // Both fail only for a child that has ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits a moment for a child that is about to end.
+fn child_end(child: &mut Child) -> Option<ExitStatus> {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
+}
+
+/// Keeps this process on one CPU.
+pub fn pin(cpu: u32) -> Result<(), Failure> {
+    probe::cpu_pin(cpu)
+        .map_err(|error| format!("option --cpus: this process may not run on CPU {cpu} ({error})"))
+}

@@ -1,0 +1,432 @@
+//! What `crosstie info` says of RDMA devices: their ports, by which GID each would be used, and why
+//! one would not.
+#![forbid(unsafe_code)]
+
+use super::info::{Line, Section, line};
+use super::network::Towards;
+use core::net::IpAddr;
+use crosstie::connect::interfaces::all_addresses;
+use crosstie::host::settings::{Environment, environment};
+use crosstie::provider::verbs::choice::{Unusable, usable};
+use crosstie::provider::verbs::gid::{GidEntry, GidKind, LinkLayer, is_elsewhere};
+use crosstie::provider::verbs::mtu;
+use crosstie::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
+use crosstie::provider::verbs::rails::{HostAddress, RailEnd};
+use crosstie::provider::verbs::settings::Settings;
+use crosstie::provider::verbs::speed;
+use crosstie::provider::verbs::sys::{Device as Opened, FILES_FOLDER, Library, LoadError};
+use crosstie::wire::pair::PORTS_MAX;
+use std::fs::File;
+use std::path::Path;
+
+/// What a peer's ports are paired by, and when they are known.
+const PAIRED: &str = "each with a port of the peer's in the same subnet, as far as rails_max \
+                      (default 2, of which tcp takes one) goes; the peer tells which it has only \
+                      when it is connected to (`crosstie info --all` there has them at `rdma`)";
+
+/// What is done with usable ports.
+const USE: &str = "hosts with usable ports in a common subnet are reached by them, with TCP as \
+                   reserve (host0; rails_max of 2 or more, one for each port besides TCP)";
+/// The same where a setting leaves them out.
+const NO_USE: &str = "none: CROSSTIE_RAILS leaves out verbs; below is what would be used";
+
+/// Why a port that works is left out.
+const TOO_MANY: &str = "an endpoint uses seven ports, and those before are so many \
+                        (CROSSTIE_IB_HCA chooses)";
+const _: () = assert!(PORTS_MAX == 7);
+
+/// What a port does not do whose GID is an address of another network namespace: how long its
+/// subnet is nobody here knows.
+const ELSEWHERE: &str = "which is no address of this network namespace: peers of this host alone \
+                         are reached by it, and other hosts by TCP";
+
+/// Each device and each port of this host.
+pub fn section() -> Section {
+    let settings = environment();
+    let used = if settings.rails.verbs { USE } else { NO_USE };
+    let library = Library::load();
+    let mut lines = vec![line("use", used), line("library", library_text(&library))];
+    match survey(Path::new(SYSFS)) {
+        Ok(mut devices) => {
+            speed::correct(&mut devices, &settings.verbs);
+            if let Ok(library) = &library {
+                mtu::ask(library, &mut devices);
+            }
+            let barrier = |device: &Device| barrier(&library, device);
+            lines.extend(described(&devices, &settings.verbs, &addresses(), &barrier));
+        }
+        Err(error) => lines.push(line("devices", format!("cannot be listed: {error}"))),
+    }
+    Section { name: "rdma", lines }
+}
+
+/// Which ports of this host would be rails to a peer, or why none. The peer tells its own when it
+/// is connected to, and not before.
+pub(super) fn towards(settings: &Environment, peer: &Towards) -> String {
+    if let Some(why) = peer.none_beside_tcp(settings.rails, settings.rails.verbs) {
+        return why.into();
+    }
+    if !settings.rails.verbs {
+        return "none: CROSSTIE_RAILS leaves out verbs".into();
+    }
+    let library = Library::load();
+    match survey(Path::new(SYSFS)) {
+        Err(error) => format!("none: devices cannot be listed: {error}"),
+        Ok(devices) if devices.is_empty() => "none: this host has no RDMA device".into(),
+        Ok(devices) => {
+            let opens = |device: &Device| barrier(&library, device).is_none();
+            ports_towards(&devices, &settings.verbs, &addresses(), &opens, peer)
+        }
+    }
+}
+
+/// `opens` says whether this program can use a device.
+fn ports_towards(
+    devices: &[Device],
+    settings: &Settings,
+    addresses: &[HostAddress],
+    opens: &dyn Fn(&Device) -> bool,
+    peer: &Towards,
+) -> String {
+    let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
+    let (mut names, mut elsewhere) = (Vec::new(), Vec::new());
+    for device in devices {
+        let usable = |port| Some((port, usable(device, port, settings, &here).ok()?));
+        let ports: Vec<(&Port, &GidEntry)> = device.ports.iter().filter_map(usable).collect();
+        if ports.is_empty() || !opens(device) {
+            continue;
+        }
+        for (port, gid) in ports {
+            if !peer.own && is_elsewhere(gid, port.layer, &here) {
+                elsewhere
+                    .push(format!("{}:{} is used by {gid}, {ELSEWHERE}", device.name, port.number));
+                continue;
+            }
+            let end = RailEnd::new(port, gid, addresses);
+            let subnet = match end.kind {
+                GidKind::InfiniBand => format!("InfiniBand subnet of {}", end.gid),
+                GidKind::RoceV1 | GidKind::RoceV2 => {
+                    let (ip, bits) = (end.gid.ip(), end.prefix_bits);
+                    format!("subnet {ip}/{bits}{}", peer.in_subnet(ip, bits))
+                }
+            };
+            names.push(format!("{}:{} ({subnet})", device.name, port.number));
+        }
+    }
+    names.truncate(PORTS_MAX);
+    match (names.is_empty(), elsewhere.is_empty()) {
+        (true, true) => {
+            "none: this host has no usable port (`crosstie info --all` says why at `rdma`)".into()
+        }
+        (true, false) => format!("none: {}", elsewhere.join("; ")),
+        (false, true) => format!("{}, {PAIRED}", names.join(", ")),
+        (false, false) => format!("{}, {PAIRED}; {}", names.join(", "), elsewhere.join("; ")),
+    }
+}
+
+fn addresses() -> Vec<HostAddress> {
+    let all = all_addresses().unwrap_or_default();
+    all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect()
+}
+
+/// `/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0 (rdma-core 34 to 61)`.
+fn library_text(library: &Result<Library, LoadError>) -> String {
+    match library {
+        Ok(library) => match library.file() {
+            Some(file) => format!("{} ({})", file.display(), library.age()),
+            None => format!("libibverbs.so.1 ({})", library.age()),
+        },
+        Err(error) => error.to_string(),
+    }
+}
+
+/// What keeps this program from a device, tried.
+fn barrier(library: &Result<Library, LoadError>, device: &Device) -> Option<String> {
+    let library = match library {
+        Ok(library) => *library,
+        Err(_) => return Some("libibverbs cannot be used (`library` says why)".into()),
+    };
+    let error = Opened::open(library, &device.name).err()?;
+    Some(match file_text(device) {
+        Ok(_) => format!("libibverbs does not open it: {error}"),
+        Err(why) => format!("device file: {why}"),
+    })
+}
+
+/// `barrier` says what keeps this program from a device.
+fn described(
+    devices: &[Device],
+    settings: &Settings,
+    addresses: &[HostAddress],
+    barrier: &dyn Fn(&Device) -> Option<String>,
+) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if devices.is_empty() {
+        let text = "none (/sys/class/infiniband shows none: is there one, and its driver loaded?)";
+        lines.push(line("devices", text));
+    }
+    let places = chip_ports(devices, settings.merge_vfs);
+    let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
+    let mut used = 0;
+    for (device, place) in devices.iter().zip(places) {
+        lines.push(line(&device.name, device_text(device, place)));
+        let file = file_text(device).unwrap_or_else(|why| why);
+        lines.push(line(&format!("{} file", device.name), file));
+        let verdicts = device.ports.iter().map(|port| usable(device, port, settings, &here));
+        let verdicts: Vec<_> = verdicts.collect();
+        let is_tried = verdicts.iter().any(Result::is_ok);
+        let barrier = if is_tried { barrier(device) } else { None };
+        for (port, verdict) in device.ports.iter().zip(verdicts) {
+            let name = format!("{}:{}", device.name, port.number);
+            let gids: Vec<String> = port.gids.iter().map(ToString::to_string).collect();
+            let gids = if gids.is_empty() { "none".into() } else { gids.join(", ") };
+            used += usize::from(verdict.is_ok() && barrier.is_none());
+            let barrier = barrier.as_deref().or((used > PORTS_MAX).then_some(TOO_MANY));
+            lines.push(line(&name, port_text(port, verdict, barrier, addresses, &here)));
+            lines.push(line(&format!("{name} GIDs"), gids));
+        }
+    }
+    let missing = settings.hca.unmatched(devices);
+    if !missing.is_empty() {
+        let text = format!("{} (CROSSTIE_IB_HCA asks for it)", missing.join(", "));
+        lines.push(line("not there", text));
+    }
+    lines
+}
+
+fn device_text(device: &Device, place: u32) -> String {
+    let pci = match &device.pci {
+        Some(pci) => format!("PCI {}, port {} of its card", pci.display(), place + 1),
+        None => "no PCI device".into(),
+    };
+    let numa = match device.numa {
+        Some(node) => format!("NUMA node {node}"),
+        None => "NUMA node not known".into(),
+    };
+    let of = match &device.physical {
+        Some(physical) => format!(", virtual function of {}", physical.display()),
+        None => String::new(),
+    };
+    format!("{}, {pci}{of}, {numa}, GUID {}", device.node, device.guid)
+}
+
+/// Whether this user may use the device, tried.
+fn file_text(device: &Device) -> Result<String, String> {
+    let Some(file) = &device.file else {
+        return Err("none: the kernel lets no program use it (is ib_uverbs loaded?)".into());
+    };
+    let path = Path::new(FILES_FOLDER).join(file);
+    match File::options().read(true).write(true).open(&path) {
+        Ok(_) => Ok(format!("{} opens", path.display())),
+        Err(error) => Err(format!("{} does not open: {error}", path.display())),
+    }
+}
+
+/// `barrier`: what keeps it from use although it works.
+fn port_text(
+    port: &Port,
+    usable: Result<&GidEntry, Unusable>,
+    barrier: Option<&str>,
+    addresses: &[HostAddress],
+    here: &[IpAddr],
+) -> String {
+    let verdict = match usable {
+        Ok(gid) => {
+            let bits = RailEnd::new(port, gid, addresses).prefix_bits;
+            let by = match is_elsewhere(gid, port.layer, here) {
+                true => format!("by {gid}, {ELSEWHERE}"),
+                false => format!("by {gid}, subnet of {bits} bits"),
+            };
+            match barrier {
+                None => format!("usable {by}"),
+                Some(barrier) => format!("unusable: {barrier}; it would be used {by}"),
+            }
+        }
+        Err(why) => format!("unusable: {why}"),
+    };
+    let layer = match port.layer {
+        LinkLayer::InfiniBand => "InfiniBand",
+        LinkLayer::Ethernet => "Ethernet",
+        LinkLayer::Other => "another link layer",
+    };
+    let speed = match port.speed_mbit_s {
+        0 => "speed not known".into(),
+        speed => format!("{speed} Mbit/s"),
+    };
+    let mtu = match port.mtu_bytes {
+        0 => String::new(),
+        bytes => format!(", MTU {bytes}"),
+    };
+    format!("{verdict}; {}, {layer}, {speed}{mtu}", port.state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosstie::host::device::Rails;
+    use crosstie::provider::verbs::choice::HcaChoice;
+    use crosstie::provider::verbs::gid::{Gid, GidEntry};
+    use crosstie::provider::verbs::ports::{NodeType, PortState};
+
+    fn port(number: u8, state: PortState) -> Port {
+        let entry = |index, ip: &str| GidEntry {
+            index,
+            gid: Gid::from(ip.parse::<IpAddr>().unwrap()),
+            kind: GidKind::RoceV2,
+            interface: Some("eth0".into()),
+        };
+        Port {
+            number,
+            state,
+            physical: "Polling".into(),
+            layer: LinkLayer::Ethernet,
+            speed_mbit_s: 100_000,
+            gids: vec![entry(0, "fe80::1"), entry(3, "10.0.0.1")],
+            pkeys: 1,
+            mtu_bytes: 1024,
+        }
+    }
+
+    fn device() -> Device {
+        Device {
+            name: "mlx5_0".into(),
+            node: NodeType::ChannelAdapter,
+            guid: "0c42:a103:0064:2b1c".into(),
+            pci: Some("/sys/devices/pci0000:3a/0000:3b:00.0".into()),
+            physical: None,
+            numa: Some(1),
+            file: None,
+            ports: vec![port(1, PortState::Active), port(2, PortState::Down)],
+        }
+    }
+
+    /// As if every device opened.
+    fn described_open(
+        devices: &[Device],
+        settings: &Settings,
+        addresses: &[HostAddress],
+    ) -> Vec<Line> {
+        described(devices, settings, addresses, &|_| None)
+    }
+
+    /// What is said under a name.
+    fn said(lines: &[Line], name: &str) -> String {
+        lines.iter().find(|line| line.name == name).expect(name).text.clone()
+    }
+
+    #[test]
+    fn ports_are_said_with_their_gid_or_why_they_are_not_usable() {
+        let addresses = [HostAddress { ip: IpAddr::from([10, 0, 0, 1]), prefix_bits: 22 }];
+        let lines = described_open(&[device()], &Settings::default(), &addresses);
+        let of_device = said(&lines, "mlx5_0");
+        for part in ["PCI /sys/devices/pci0000:3a/0000:3b:00.0", "NUMA node 1", "0c42:a103"] {
+            assert!(of_device.contains(part), "{of_device}");
+        }
+        assert!(said(&lines, "mlx5_0 file").starts_with("none"));
+        let used = said(&lines, "mlx5_0:1");
+        assert!(used.contains("usable by GID 3 10.0.0.1 (RoCE v2, eth0), subnet of 22"), "{used}");
+        assert!(used.ends_with("active, Ethernet, 100000 Mbit/s, MTU 1024"), "{used}");
+        assert!(!used.contains("namespace"), "{used}");
+        let others = [HostAddress { ip: IpAddr::from([10, 0, 0, 2]), prefix_bits: 22 }];
+        let elsewhere =
+            said(&described_open(&[device()], &Settings::default(), &others), "mlx5_0:1");
+        let wanted = "GID 3 10.0.0.1 (RoCE v2, eth0), which is no address of this network \
+                      namespace: peers of this host alone are reached by it, and other hosts by \
+                      TCP; active";
+        assert!(elsewhere.contains(wanted), "{elsewhere}");
+        let down = said(&lines, "mlx5_0:2");
+        assert!(down.contains("unusable: the port is down (the link: Polling)"), "{down}");
+        assert!(said(&lines, "mlx5_0:2 GIDs").contains("GID 0 fe80::1 (RoCE v2, eth0), GID 3"));
+    }
+
+    #[test]
+    fn ports_towards_a_peer_say_which_of_its_addresses_they_share_a_subnet_with() {
+        let addresses = [HostAddress { ip: IpAddr::from([10, 0, 0, 1]), prefix_bits: 22 }];
+        let text = |peer: [u8; 4], opens: bool| {
+            let peer = Towards { ips: &[IpAddr::from(peer)], own: false, tcp: true };
+            let settings = Settings::default();
+            ports_towards(&[device()], &settings, &addresses, &|_| opens, &peer)
+        };
+        let near = text([10, 0, 3, 7], true);
+        assert!(near.starts_with("mlx5_0:1 (subnet 10.0.0.1/22, in which 10.0.3.7 is), each"));
+        let far = text([10, 0, 4, 7], true);
+        assert!(far.contains("10.0.0.1/22, in which none of these addresses is)"), "{far}");
+        assert!(!far.contains("mlx5_0:2"), "a port that is down: {far}");
+        assert!(text([10, 0, 3, 7], false).starts_with("none: this host has no usable port"));
+    }
+
+    /// It was said to be a rail to other hosts.
+    #[test]
+    fn port_of_another_network_namespace_leads_to_no_other_host() {
+        let here = [HostAddress { ip: IpAddr::from([10, 9, 0, 1]), prefix_bits: 24 }];
+        let text = |addresses: &[HostAddress], own| {
+            let peer = Towards { ips: &[IpAddr::from([10, 0, 0, 7])], own, tcp: true };
+            ports_towards(&[device()], &Settings::default(), addresses, &|_| true, &peer)
+        };
+        let other = text(&here, false);
+        let wanted =
+            "none: mlx5_0:1 is used by GID 3 10.0.0.1 (RoCE v2, eth0), which is no address";
+        assert!(other.starts_with(wanted), "{other}");
+        assert!(text(&here, true).starts_with("mlx5_0:1 (subnet 10.0.0.1/32"));
+    }
+
+    #[test]
+    fn ports_towards_an_own_or_unreachable_peer_are_none() {
+        let rails = Rails { verbs: true, shm: true, ..Environment::default().rails };
+        let settings = |rails| Environment { rails, ..Environment::default() };
+        let none_of = |rails, own, tcp| {
+            let text = towards(&settings(rails), &Towards { ips: &[], own, tcp });
+            text.strip_prefix("none: ").expect(&text).to_string()
+        };
+        assert!(none_of(rails, true, true).contains("shm is allowed"));
+        assert!(none_of(rails, false, false).contains("leads nowhere"));
+        let without = Rails { verbs: false, ..rails };
+        assert!(none_of(without, false, true).contains("leaves out verbs"));
+    }
+
+    #[test]
+    fn file_that_does_not_open_is_said_with_the_reason() {
+        let device = Device { file: Some("nobodys".into()), ..device() };
+        let text = said(&described_open(&[device], &Settings::default(), &[]), "mlx5_0 file");
+        assert!(text.starts_with("/dev/infiniband/nobodys does not open: "), "{text}");
+    }
+
+    #[test]
+    fn port_of_a_device_that_does_not_open_is_not_usable() {
+        let lines =
+            described(&[device()], &Settings::default(), &[], &|_| Some("no library".into()));
+        let text = said(&lines, "mlx5_0:1");
+        let wanted = "unusable: no library; it would be used by GID 3 10.0.0.1";
+        assert!(text.starts_with(wanted), "{text}");
+        let down = said(&lines, "mlx5_0:2");
+        assert!(down.starts_with("unusable: the port is down"), "{down}");
+    }
+
+    /// One that cannot be opened takes nobody's place.
+    #[test]
+    fn ports_beyond_those_that_an_endpoint_uses_are_said_to_be_left_out() {
+        let cards: Vec<Device> =
+            (0..9).map(|n| Device { name: format!("mlx5_{n}"), ..device() }).collect();
+        let barrier = |it: &Device| (it.name == "mlx5_2").then(|| "it is broken".into());
+        let lines = described(&cards, &Settings::default(), &[], &barrier);
+        for n in 0..9 {
+            let text = said(&lines, &format!("mlx5_{n}:1"));
+            let wanted = match n {
+                2 => "unusable: it is broken; ",
+                8 => "unusable: an endpoint uses seven ports, and those before are so many ",
+                _ => "usable by GID 3 ",
+            };
+            assert!(text.starts_with(wanted), "mlx5_{n}: {text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_as_such_and_a_name_that_matches_nothing_too() {
+        let hca = HcaChoice::parse("mlx5_7").unwrap();
+        let settings = Settings { hca, ..Settings::default() };
+        let lines = described_open(&[device()], &settings, &[]);
+        assert!(said(&lines, "not there").starts_with("mlx5_7"));
+        assert!(said(&lines, "mlx5_0:1").contains("not among CROSSTIE_IB_HCA=mlx5_7"));
+        assert!(said(&described_open(&[], &settings, &[]), "devices").starts_with("none"));
+    }
+}

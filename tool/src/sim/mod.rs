@@ -1,0 +1,314 @@
+//! `crosstie sim`: random schedules over the simulated network, judged by a plain oracle.
+#![deny(unsafe_code)]
+
+mod answers;
+mod judge;
+#[cfg(test)]
+mod keyless;
+mod lanes;
+#[allow(unsafe_code)] // it vouches for what a simulation registers
+mod memory;
+mod network;
+#[cfg(test)]
+mod one_way;
+mod oracle;
+mod peers;
+#[cfg(feature = "proof")]
+pub mod proof;
+mod schedule;
+#[cfg(test)]
+mod stage;
+#[cfg(test)]
+mod stalls;
+#[cfg(any(test, feature = "proof"))]
+mod throttle;
+#[cfg(test)]
+mod unfenced;
+
+use schedule::Tally;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+/// Fewest events (operations of the network and calls of the user) per schedule on average.
+const EVENTS_MIN: u64 = 200;
+/// Fewest schedules that every class must occur in.
+const CLASSES_FROM: u64 = 1_000;
+
+const USAGE: &str = "\
+usage: crosstie sim [--seed N] [--schedules M] [--threads T]
+       crosstie sim --peers N
+
+Runs M random schedules (default 10000), the first with seed N (default 1), each over a network
+that delays, reorders, refuses, fails and dies, and compares what arrives with a plain oracle.
+A schedule that fails is printed with its seed; `--seed S --schedules 1` runs it again.
+
+With --peers, an account of one endpoint that talks to N others (up to 20000): bytes, time to take
+the connections into use, a message on each, and what an idle call of progress costs.
+";
+
+struct Options {
+    seed: u64,
+    schedules: u64,
+    threads: u64,
+    peers: Option<u32>,
+}
+
+/// Runs the command; the result is the process's exit status.
+pub fn run(arguments: &[String]) -> i32 {
+    match options(arguments) {
+        Ok(Some(Options { peers: Some(peers), .. })) => account(peers),
+        Ok(Some(options)) => simulate(&options, schedule::run),
+        Ok(None) => {
+            print!("{USAGE}");
+            0
+        }
+        Err(sentence) => {
+            eprintln!("crosstie sim: {sentence}\n{USAGE}");
+            2
+        }
+    }
+}
+
+fn options(arguments: &[String]) -> Result<Option<Options>, String> {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let mut options = Options { seed: 1, schedules: 10_000, threads: cores.min(8), peers: None };
+    let mut arguments = arguments.iter();
+    let mut of_schedules = None;
+    while let Some(name) = arguments.next() {
+        let mut peers = 0;
+        let place = match name.as_str() {
+            "--peers" => &mut peers,
+            "--seed" => &mut options.seed,
+            "--schedules" => &mut options.schedules,
+            "--threads" => &mut options.threads,
+            "--help" | "-h" => return Ok(None),
+            _ => return Err(format!("unknown option {name}")),
+        };
+        if name != "--peers" {
+            of_schedules = Some(name);
+        }
+        let value = arguments.next().ok_or_else(|| format!("{name} needs a number"))?;
+        *place = value.parse().map_err(|_| format!("{name} needs a number, not {value}"))?;
+        if (name == "--threads" || name == "--schedules") && value.parse() == Ok(0u64) {
+            return Err(format!("{name} needs a number from 1 on"));
+        }
+        if name == "--peers" {
+            if peers == 0 || peers > u64::from(peers::PEERS_MAX) {
+                return Err(format!("--peers needs a number from 1 to {}", peers::PEERS_MAX));
+            }
+            options.peers = Some(peers as u32);
+        }
+    }
+    if let (Some(_), Some(name)) = (options.peers, of_schedules) {
+        return Err(format!("{name} has no effect with --peers, which runs no schedule"));
+    }
+    Ok(Some(options))
+}
+
+fn account(peers: u32) -> i32 {
+    match peers::run(peers) {
+        Ok(account) => {
+            print!("{}", account.text());
+            0
+        }
+        Err(sentence) => {
+            eprintln!("crosstie sim: {sentence}");
+            1
+        }
+    }
+}
+
+/// Runs the schedule of a seed, and judges it.
+type Judged = fn(u64) -> Result<Tally, String>;
+
+fn simulate(options: &Options, judged: Judged) -> i32 {
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let (tallies, refused) = thread::scope(|scope| {
+        let work = || worker(options, judged, &next, &stop);
+        let started: Result<Vec<_>, _> = (0..options.threads)
+            .map(|_| thread::Builder::new().spawn_scoped(scope, work))
+            .collect();
+        // joined by the scope where one is refused
+        let refused = started.as_ref().err().map(|error| error.kind());
+        stop.fetch_or(refused.is_some(), Ordering::Relaxed);
+        let workers = started.unwrap_or_default();
+        let tallies: Vec<_> = workers.into_iter().filter_map(|one| one.join().ok()).collect();
+        (tallies, refused)
+    });
+    // A worker whose memory is out ends the program with a line of its own, so this one waits for
+    // all of them.
+    if let Some(reason) = refused {
+        eprintln!("crosstie sim: a thread: {reason}; fewer --threads?");
+        return 1;
+    }
+    if stop.load(Ordering::Relaxed) || tallies.len() as u64 != options.threads {
+        return 1;
+    }
+    report(options, &total(&tallies))
+}
+
+fn worker(options: &Options, judged: Judged, next: &AtomicU64, stop: &AtomicBool) -> Tally {
+    let mut sum = Tally::default();
+    while !stop.load(Ordering::Relaxed) {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        if at >= options.schedules {
+            break;
+        }
+        let seed = options.seed.wrapping_add(at);
+        match std::panic::catch_unwind(|| judged(seed)) {
+            Ok(Ok(tally)) => sum = total(&[sum, tally]),
+            Ok(Err(sentence)) => {
+                eprintln!("seed {seed} failed: {sentence}");
+                eprintln!("again with: crosstie sim --seed {seed} --schedules 1");
+                stop.store(true, Ordering::Relaxed);
+            }
+            Err(_) => {
+                eprintln!("seed {seed} panicked");
+                eprintln!("again with: crosstie sim --seed {seed} --schedules 1");
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+    sum
+}
+
+fn classes(tally: &Tally) -> [(&'static str, u64); 25] {
+    let network = &tally.network;
+    [
+        ("user calls", tally.calls),
+        ("operations", network.accepted),
+        ("sends", network.sends),
+        ("writes", network.writes),
+        ("reads", network.reads),
+        ("fences", network.fences),
+        ("delivered", tally.delivered),
+        ("unexpected", tally.unexpected),
+        ("pushed", tally.pushed),
+        ("pulled", tally.pulled),
+        ("truncated", tally.truncated),
+        ("canceled", tally.canceled),
+        ("failed", tally.failed),
+        ("fault: delay", network.delayed),
+        ("fault: reorder", network.reordered),
+        ("fault: again", network.agains),
+        ("fault: error", network.errors),
+        ("fault: rail death", network.deaths),
+        ("fault: late completion", network.late_completions),
+        ("fault: ghost write", network.ghosts),
+        ("lane: failed", tally.lanes.failures),
+        ("lane: came up", tally.lanes.joins),
+        ("lane: stripes moved", tally.lanes.moved),
+        ("lane: sends sent again", tally.lanes.resends),
+        ("lane: control moved", tally.lanes.control_moves),
+    ]
+}
+
+fn total(tallies: &[Tally]) -> Tally {
+    let mut sum = Tally::default();
+    for tally in tallies {
+        sum.calls += tally.calls;
+        sum.delivered += tally.delivered;
+        sum.truncated += tally.truncated;
+        sum.canceled += tally.canceled;
+        sum.failed += tally.failed;
+        sum.unexpected += tally.unexpected;
+        sum.pushed += tally.pushed;
+        sum.pulled += tally.pulled;
+        sum.lanes.sum(&tally.lanes);
+        sum.network.add(&tally.network);
+    }
+    sum
+}
+
+fn report(options: &Options, tally: &Tally) -> i32 {
+    let last = options.seed.wrapping_add(options.schedules.saturating_sub(1));
+    println!(
+        "{} schedules, seeds {} to {last}: all as the oracle says",
+        options.schedules, options.seed
+    );
+    for (class, count) in classes(tally) {
+        println!("{count:>14}  {class}");
+    }
+    let events = tally.calls + tally.network.accepted;
+    let average = events / options.schedules.max(1);
+    println!("{average:>14}  events per schedule");
+    if average < EVENTS_MIN {
+        eprintln!("fewer than {EVENTS_MIN} events per schedule: the schedules prove too little");
+        return 1;
+    }
+    if options.schedules >= CLASSES_FROM {
+        for (class, count) in classes(tally) {
+            if count == 0 {
+                eprintln!("nothing of class '{class}' ever happened");
+                return 1;
+            }
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCHEDULES: u64 = 1_000;
+
+    fn status(judged: Judged) -> i32 {
+        simulate(&Options { seed: 1, schedules: SCHEDULES, threads: 2, peers: None }, judged)
+    }
+
+    /// A schedule in which everything happened.
+    fn full() -> Tally {
+        let network = crosstie::provider::sim::SimCounts {
+            accepted: EVENTS_MIN,
+            sends: 1,
+            writes: 1,
+            reads: 1,
+            fences: 1,
+            delayed: 1,
+            reordered: 1,
+            agains: 1,
+            errors: 1,
+            deaths: 1,
+            late_completions: 1,
+            ghosts: 1,
+            ..Default::default()
+        };
+        Tally {
+            network,
+            calls: 1,
+            delivered: 1,
+            truncated: 1,
+            canceled: 1,
+            failed: 1,
+            unexpected: 1,
+            pushed: 1,
+            pulled: 1,
+            lanes: lanes::Counts { failures: 1, joins: 1, moved: 1, resends: 1, control_moves: 1 },
+        }
+    }
+
+    #[test]
+    fn schedules_with_everything_in_them_pass() {
+        assert_eq!(status(|_| Ok(full())), 0);
+    }
+
+    #[test]
+    fn seed_that_fails_or_panics_ends_with_status_1() {
+        assert_eq!(status(|seed| if seed == 700 { Err("so".into()) } else { Ok(full()) }), 1);
+        assert_eq!(status(|seed| if seed == 700 { panic!("so") } else { Ok(full()) }), 1);
+    }
+
+    #[test]
+    fn too_few_events_end_with_status_1() {
+        assert_eq!(status(|_| Ok(Tally { calls: 0, ..full() })), 1, "a class without events");
+        let network = crosstie::provider::sim::SimCounts { accepted: 10, ..full().network };
+        assert_eq!(status_of(network), 1, "few events per schedule");
+    }
+
+    fn status_of(network: crosstie::provider::sim::SimCounts) -> i32 {
+        let tally = Tally { network, ..full() };
+        report(&Options { seed: 1, schedules: 1, threads: 1, peers: None }, &tally)
+    }
+}
