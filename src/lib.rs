@@ -9,7 +9,7 @@
 //! - [`fabric`]: the seam between the protocol and the rails, with the provider contract
 //! - [`transport`]: the protocol machine
 //! - [`hca`]: a host channel adapter in software, for queues that a GPU writes
-//! - [`provider`]: who answers the seam: loopback, simulator, fault injector, tracer, shared memory
+//! - [`provider`]: who answers the seam: loopback, simulator, shared memory, and other rails
 //! - `memory`, `connect`, `host`: what needs an operating system (feature `std`)
 //!
 //! Under `cfg(loom)` only [`base`] exists: it holds everything that two threads share, and loom's
