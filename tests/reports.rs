@@ -7,7 +7,6 @@ use crosstie::fabric::{
     Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RemoteSpan,
     Syscalls,
 };
-use crosstie::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
 use crosstie::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crosstie::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, ReportError, RequestError,
@@ -16,6 +15,7 @@ use crosstie::wire::head::{
     KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_PROBED, KIND_REPORT, KIND_REPORT_READ, SendHead,
 };
 use crosstie::wire::report::{LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport};
+use crosstie_kit::sim::{Faults, SimConfig, SimFabric, SimPort};
 
 const CONNECTION: ConnectionIndex = ConnectionIndex(0);
 const LIMITS: Limits =

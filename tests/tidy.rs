@@ -52,6 +52,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "tool",
         &[
+            "kit",
             "host",
             "connect",
             "provider",

@@ -15,7 +15,6 @@ pub mod fifo;
 pub mod host_domain;
 #[cfg(feature = "std")]
 mod ops;
-pub mod random;
 #[cfg(not(loom))]
 pub mod touch;
 
@@ -29,8 +28,6 @@ pub mod mixed;
 pub mod port;
 #[cfg(feature = "std")]
 pub mod shm;
-#[cfg(not(loom))]
-pub mod sim;
 #[cfg(feature = "std")]
 pub mod taken;
 #[cfg(feature = "std")]

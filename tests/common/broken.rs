@@ -13,8 +13,8 @@ use crosstie::fabric::{
 };
 use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::loopback::Loopback;
-use crosstie::provider::random::{CERTAIN, Random};
 use crosstie_kit::conformance::ARENA_BYTES;
+use crosstie_kit::random::{CERTAIN, Random};
 
 /// Polls between two sends of a provider that is slow to take them.
 const SLOW_POLLS: u64 = 64;

@@ -1,21 +1,21 @@
 //! Any provider, made worse within the contract: more `Again`, late completions, failed ops, death.
 //!
 //! It also works over a rail that is real. Faults of the wire itself, as loss of order and landing
-//! after death, are the simulator's.
+//! after death, are those of [`crate::sim`].
 #![forbid(unsafe_code)]
 
+use crate::random::Random;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{
     Caps, CloseError, Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, PostError,
     Posted, Provider, RecvSlot,
 };
-use crosstie::provider::random::Random;
 
 /// Code of errors that were injected, so that a log tells them from real ones.
 pub const INJECTED: i32 = 9998;
 
-/// The chance of each fault per op, in parts of [`crosstie::provider::random::CERTAIN`].
+/// The chance of each fault per op, in parts of [`crate::random::CERTAIN`].
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub struct Rates {
     /// `post` says `Again`.
