@@ -9,7 +9,7 @@
 //! - [`fabric`]: the seam between the protocol and the rails, with the provider contract
 //! - [`transport`]: the protocol machine
 //! - [`hca`]: a host channel adapter in software, for queues that a GPU writes
-//! - [`provider`]: who answers the seam: loopback, simulator, fault injector, tracer, shared memory
+//! - [`provider`]: who answers the seam: loopback, shared memory, and other rails
 //! - `memory`, `connect`, `host`: what needs an operating system (feature `std`)
 //!
 //! Under `cfg(loom)` only [`base`] exists: it holds everything that two threads share, and loom's
@@ -36,6 +36,11 @@ pub mod diagnose;
 pub mod host;
 #[cfg(feature = "std")]
 pub mod memory;
+
+/// Chance for unit tests, which cannot use the test kit: it would bring the library once more.
+#[cfg(all(test, not(loom)))]
+#[path = "../tests/kit/src/random.rs"]
+mod random;
 
 #[cfg(test)]
 extern crate std;

@@ -6,8 +6,8 @@ mod common;
 
 use broken::{Broken, Vice};
 use common::{LOOPBACK, NOTHING, PairRig, loopback_of, over, over_loopback};
-use crosstie::provider::conformance::{ENTRY_COUNT, Failure, Verdict, entries};
 use crosstie::provider::loopback::Limits;
+use crosstie_kit::conformance::{ENTRY_COUNT, Failure, Verdict, entries};
 use std::rc::Rc;
 
 const VICES: [(&str, Vice); ENTRY_COUNT] = [

@@ -5,10 +5,10 @@ mod common;
 use common::OverLoopback;
 use crosstie::base::units::Span;
 use crosstie::fabric::Provider;
-use crosstie::provider::conformance::{Outcome, entries};
-use crosstie::provider::fault::{Fault, Rates};
 use crosstie::provider::loopback::Loopback;
-use crosstie::provider::random::CERTAIN;
+use crosstie_kit::conformance::{Outcome, entries};
+use crosstie_kit::fault::{Fault, Rates};
+use crosstie_kit::random::CERTAIN;
 
 const DELAY_MAX: Span = Span::micros(20);
 const MILD: Rates = Rates { again: CERTAIN / 4, delay: CERTAIN / 2, error: 0, death: 0 };

@@ -5,7 +5,7 @@ mod common;
 
 use crosstie::base::units::{Bytes, Span};
 use crosstie::fabric::Syscalls;
-use crosstie::provider::sim::{CERTAIN, Faults, SimConfig, SimFabric, SimPort};
+use crosstie_kit::sim::{CERTAIN, Faults, SimConfig, SimFabric, SimPort};
 
 const FAULTS: Faults = Faults {
     delay: CERTAIN / 4,

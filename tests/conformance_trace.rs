@@ -7,7 +7,7 @@ use crosstie::base::carve::bytes_for;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::Provider;
 use crosstie::provider::loopback::Loopback;
-use crosstie::provider::trace::{Trace, TraceEvent, TraceKind, TraceResult, TraceRing};
+use crosstie_kit::trace::{Trace, TraceEvent, TraceKind, TraceResult, TraceRing};
 
 const CELLS: usize = 64;
 

@@ -7,7 +7,7 @@ use crosstie::fabric::{DeregisterError, MemoryKind, RailKey, Region, RegisterErr
 use crosstie::memory::registrations::{
     AcquireError, Keys, Memory, Pages, RAILS_MAX, Registrar, Registrations,
 };
-use crosstie::provider::conformance::Rig;
+use crosstie_kit::conformance::Rig;
 
 const MAX: u32 = 16;
 const PAGE: u64 = 4096;

@@ -54,6 +54,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "tool",
         &[
+            "kit",
             "host",
             "connect",
             "provider",
@@ -80,9 +81,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "base",
         ],
     ),
+    ("kit", &["provider", "fabric", "base"]),
     (
         "c-api",
         &[
+            "kit",
             "host",
             "connect",
             "provider",
@@ -142,7 +145,6 @@ const STD_PLACES: &[&str] = &[
     "adapter/nccl/build.rs",
     "adapter/nccl/tests/",
     "tool/",
-    "tests/",
 ];
 
 /// A rule found broken: path, line (0: the file as a whole), what.
@@ -168,8 +170,7 @@ impl Source {
         let lines: Vec<String> = text.lines().map(String::from).collect();
         let code: Vec<String> = blanked(text).lines().map(String::from).collect();
         // `tests.rs` is what stands behind a `#[cfg(test)] mod tests;`.
-        let whole =
-            path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("/tests.rs");
+        let whole = is_test(path) || path.contains("/tests/") || path.ends_with("/tests.rs");
         let test = if whole { vec![true; lines.len()] } else { test_lines(&code) };
         Source { path: path.into(), lines, code, test }
     }
@@ -194,6 +195,11 @@ impl Source {
         let pairs = self.code.iter().zip(&self.test).enumerate();
         pairs.filter(|(_, (_, test))| !**test).map(|(at, (line, _))| (at + 1, line.as_str()))
     }
+}
+
+/// Whether a file stands in `tests/` and is not the test kit's, which the core archive ships.
+fn is_test(path: &str) -> bool {
+    path.starts_with("tests/") && !path.starts_with("tests/kit/src/")
 }
 
 /// `text` with every comment, string and character literal turned into spaces.
@@ -325,13 +331,19 @@ const RULES: &[(&str, Rule)] = &[
     ("leftovers", leftovers),
 ];
 
-/// Rooms that are crates of their own, in which `crate` is themselves.
-const CRATES: &[&str] = &["adapter", "c-api", "tool"];
+/// Rooms that are crates of their own, with their folders. In these `crate` is themselves.
+const CRATES: &[(&str, &str)] =
+    &[("adapter", "adapter/"), ("c-api", "c-api/"), ("kit", "tests/kit/src/"), ("tool", "tool/")];
+
+/// The room of a file that stands in a crate of its own.
+fn crate_of(path: &str) -> Option<&'static str> {
+    CRATES.iter().find(|(_, folder)| path.starts_with(folder)).map(|(room, _)| *room)
+}
 
 /// The room that a path belongs to, if it is one that the arrows speak of.
 fn room(path: &str) -> Option<String> {
-    if let Some(room) = CRATES.iter().find(|room| path.starts_with(&format!("{room}/"))) {
-        return Some((*room).into());
+    if let Some(room) = crate_of(path) {
+        return Some(room.into());
     }
     let rest = path.strip_prefix("src/")?;
     let (room, _) = rest.split_once('/').or_else(|| rest.split_once(".rs"))?;
@@ -399,11 +411,12 @@ fn arrows(source: &Source) -> Vec<Finding> {
     let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == room) else {
         return vec![source.found(0, format!("room `{room}` is unknown to the arrows"))];
     };
-    let prefix = if CRATES.contains(&room.as_str()) { "crosstie::" } else { "crate::" };
+    let prefix = if crate_of(&source.path).is_some() { "crosstie::" } else { "crate::" };
     let mut found = Vec::new();
     for (at, text) in statements(source) {
         let mut named = rooms_named(&text, prefix);
         named.extend(above(&source.path, &text));
+        named.extend(text.contains("crosstie_kit::").then(|| "kit".into()));
         for name in named {
             let known = ARROWS.iter().any(|(room, _)| *room == name);
             if known && name != room && !allowed.contains(&name.as_str()) {
@@ -419,7 +432,7 @@ fn above(path: &str, text: &str) -> Vec<String> {
     // Steps from this file's module up to the crate's root.
     let depth = path.trim_end_matches("/mod.rs").split('/').count() - 1;
     let climb = "super::".repeat(depth);
-    let own = room(path).is_some_and(|room| CRATES.contains(&room.as_str()));
+    let own = crate_of(path).is_some();
     if depth == 0 || own { vec![] } else { rooms_named(text, &climb) }
 }
 
@@ -475,7 +488,7 @@ fn safety_comments(source: &Source) -> Vec<Finding> {
 }
 
 fn std_places(source: &Source) -> Vec<Finding> {
-    if !source.is("rs") || source.path.starts_with("tests/") {
+    if !source.is("rs") || is_test(&source.path) {
         return vec![];
     }
     let mut found = Vec::new();
@@ -739,6 +752,10 @@ fn arrow_against_the_direction_is_reported() {
     assert_eq!(said("adapter/nccl/src/lib.rs", "use crosstie::host::Host;"), vec![]);
     assert_eq!(said("tool/src/main.rs", "use crosstie::host::Host;"), vec![]);
     assert_eq!(said("tool/src/main.rs", "use crosstie::hca::Engine;").len(), 1);
+    assert_eq!(said("tests/kit/src/sim/mod.rs", "use crosstie::transport::Endpoint;").len(), 1);
+    assert_eq!(said("tests/kit/src/sim/mod.rs", "use crosstie::provider::touch;"), vec![]);
+    assert_eq!(said("src/provider/mod.rs", "use crosstie_kit::conformance::Rig;").len(), 1);
+    assert_eq!(said("c-api/core/src/lib.rs", "use crosstie_kit::conformance::Rig;"), vec![]);
     assert_eq!(said("src/strange/mod.rs", "").len(), 1);
 }
 
@@ -747,6 +764,7 @@ fn tests_may_cross_rooms() {
     let text = "use crate::base::seq;\n#[cfg(test)]\nmod tests {\n    use crate::tool::x;\n}\n";
     assert_eq!(lines_found("arrows", "src/wire/slot.rs", text), []);
     assert_eq!(lines_found("arrows", "src/wire/tests.rs", "use crate::tool::x;"), []);
+    assert_eq!(lines_found("arrows", "tests/host.rs", "use crosstie::tool::x;"), []);
 }
 
 #[test]
@@ -779,6 +797,8 @@ fn std_and_alloc_outside_their_rooms_are_reported() {
     assert_eq!(said("src/wire/slot.rs", "extern crate std;"), [1]);
     assert_eq!(said("src/provider/sim.rs", "fn f() -> std::vec::Vec<u8> {}"), [1]);
     assert_eq!(said("src/provider/shm/map.rs", "extern crate std;"), []);
+    assert_eq!(said("tests/kit/src/trace.rs", "extern crate std;"), [1]);
+    assert_eq!(said("tests/host.rs", "use std::fs;"), []);
     assert_eq!(said("src/memory/host.rs", "extern crate alloc;"), [1]);
     assert_eq!(said("src/memory/host.rs", "use std::alloc::Layout;"), []);
     assert_eq!(said("src/wire/slot.rs", "#[cfg(test)]\nextern crate std;\nfn f() {}"), []);

@@ -3,7 +3,7 @@
 //! # The provider contract
 //!
 //! The transport assumes these and nothing else. Each is an entry of the conformance suite
-//! (`provider::conformance`), and each entry has a deliberately broken provider that fails it.
+//! (`tests/kit`), and each entry has a deliberately broken provider that fails it.
 //!
 //! - **P1** [`Provider::post`] takes the whole op, or returns [`PostError::Again`] and has changed
 //!   nothing: of a write with an immediate that finds no receive, not its target either.

@@ -1,4 +1,5 @@
-//! The providers: implementations of [`crate::fabric::Provider`]. Each passes [`conformance`].
+//! The providers: implementations of [`crate::fabric::Provider`]. Each passes the conformance suite
+//! of `tests/kit`.
 //!
 //! Providers that carve tables of atomics are left out under loom, whose atomics are not plain
 //! memory.
@@ -9,17 +10,14 @@ mod asides;
 pub mod beside;
 #[cfg(feature = "std")]
 mod events;
-mod fifo;
+pub mod fifo;
 #[cfg(not(loom))]
 pub mod host_domain;
 #[cfg(feature = "std")]
 mod ops;
-pub mod random;
 #[cfg(not(loom))]
-mod touch;
+pub mod touch;
 
-pub mod conformance;
-pub mod fault;
 #[cfg(feature = "std")]
 pub mod libfabric;
 #[cfg(not(loom))]
@@ -30,13 +28,10 @@ pub mod mixed;
 pub mod port;
 #[cfg(feature = "std")]
 pub mod shm;
-#[cfg(not(loom))]
-pub mod sim;
 #[cfg(feature = "std")]
 pub mod taken;
 #[cfg(feature = "std")]
 pub mod tcp;
-pub mod trace;
 #[cfg(not(loom))]
 pub mod vendor;
 #[cfg(feature = "std")]

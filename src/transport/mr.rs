@@ -403,14 +403,6 @@ impl Kept {
         unsafe { self.memory.start.add(offset).copy_from(from, length) };
     }
 
-    /// Writes bytes to `offset`, as a test does.
-    #[cfg(test)]
-    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
-        assert!(offset <= self.memory.length && bytes.len() <= self.memory.length - offset);
-        // SAFETY: inside the raw slice (assert), which only this object touches.
-        unsafe { self.memory.start.add(offset).copy_from(bytes.as_ptr(), bytes.len()) };
-    }
-
     /// A payload that was put there.
     pub(super) fn span(&self, offset: usize, length: usize) -> LocalSpan {
         if length == 0 {

@@ -7,7 +7,6 @@ mod filled;
 mod hostile;
 mod many;
 mod offers;
-mod reports;
 mod stops;
 
 use super::*;

@@ -11,10 +11,10 @@ use crosstie::fabric::{
     LocalSpan, MemoryKind, Op, OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot,
     Region, RegisterError, RemoteSpan, Source,
 };
-use crosstie::provider::conformance::ARENA_BYTES;
 use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::loopback::Loopback;
-use crosstie::provider::random::{CERTAIN, Random};
+use crosstie_kit::conformance::ARENA_BYTES;
+use crosstie_kit::random::{CERTAIN, Random};
 
 /// Polls between two sends of a provider that is slow to take them.
 const SLOW_POLLS: u64 = 64;

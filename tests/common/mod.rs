@@ -9,10 +9,8 @@ use crosstie::base::carve::{Carver, heap::HeapBlock};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider};
-use crosstie::provider::conformance::{
-    ARENA_BYTES, ENTRY_COUNT, Outcome, PATIENCE, Rig, Side, entries,
-};
 use crosstie::provider::loopback::{Limits, Loopback};
+use crosstie_kit::conformance::{ARENA_BYTES, ENTRY_COUNT, Outcome, PATIENCE, Rig, Side, entries};
 
 /// How long anything may take before an entry says that it never comes.
 const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);

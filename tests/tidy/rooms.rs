@@ -98,8 +98,8 @@ fn folders() -> BTreeSet<String> {
     let entries = fs::read_dir(root.join("src")).unwrap().map(Result::unwrap);
     let inside = entries.filter(|entry| entry.path().is_dir());
     let inside = inside.map(|entry| entry.file_name().into_string().unwrap());
-    let outside = CRATES.iter().filter(|room| root.join(room).is_dir());
-    inside.chain(outside.map(|room| (*room).to_string())).collect()
+    let outside = CRATES.iter().filter(|(_, folder)| root.join(folder).is_dir());
+    inside.chain(outside.map(|(room, _)| (*room).to_string())).collect()
 }
 
 fn page(name: &str) -> String {

@@ -1,11 +1,11 @@
 //! The conformance suite for a provider in C, and what is wrong with a table.
 
 use core::ffi::{c_char, c_int, c_void};
-use crosstie::provider::conformance::{ARENA_BYTES, ENTRY_COUNT};
 use crosstie::provider::vendor::abi::*;
 use crosstie::provider::vendor::sized::{self, Sized32, SizedError};
-use crosstie::provider::vendor::suite::{self, JoinError, Setup, Verdict};
 use crosstie::provider::vendor::{OpenError, PeerError, Table, TableError};
+use crosstie_kit::conformance::{ARENA_BYTES, ENTRY_COUNT};
+use crosstie_kit::vendor::{self, JoinError, Setup, Verdict};
 
 use crate::result::xtie_core_result;
 use crate::result::xtie_core_result::*;
@@ -189,7 +189,7 @@ unsafe fn run(
         Err(result) => return result,
     };
     // SAFETY: the table is checked, the storage long enough, and both the caller's word.
-    let report = unsafe { suite::run(&setup) };
+    let report = unsafe { vendor::run(&setup) };
     out.passed = report.passed;
     out.skipped = report.skipped;
     verdict(&report.verdict, out)
@@ -204,7 +204,7 @@ fn verdict(verdict: &Verdict, out: &mut xtie_conformance_result) -> xtie_core_re
         Verdict::Failed(at, _) | Verdict::Breach(at, _) | Verdict::NoPair(at, _) => *at,
     };
     out.entry = at as u32;
-    if let Some((_, name)) = suite::entry(at) {
+    if let Some((_, name)) = vendor::entry(at) {
         put(&mut out.entry_name, name);
     }
     match verdict {
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn xtie_conformance_entry(
     if name_out.is_null() {
         return XTIE_CORE_ERR_NULL as c_int;
     }
-    let Some((promise, name)) = suite::entry(entry as usize) else {
+    let Some((promise, name)) = vendor::entry(entry as usize) else {
         return XTIE_CORE_ERR_RANGE as c_int;
     };
     let mut text = [0; XTIE_CONFORMANCE_NAME_BYTES as usize];

@@ -412,7 +412,7 @@ pub(in crate::host) unsafe fn mailboxes_register(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::random::Random;
+    use crate::random::Random;
 
     fn port(network: u128, reaches: u8) -> PortHello {
         PortHello { gid: network, prefix_bits: reaches, kind: libfabric::KIND, speed_mbit_s: 0 }

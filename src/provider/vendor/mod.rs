@@ -3,7 +3,6 @@
 //! - [`abi`]: the C types
 //! - [`Table`]: a table that was checked
 //! - [`Vendor`]: the seam over one of the vendor's objects
-//! - [`suite`]: the conformance suite over two of them
 //!
 //! `doc/decisions/0012-vendor-table.md` says why the table looks as it does.
 //!
@@ -30,7 +29,6 @@ mod port_words;
 #[cfg(feature = "std")]
 mod shelter;
 pub mod sized;
-pub mod suite;
 mod table;
 
 use crate::base::ids::PeerIndex;

@@ -4,8 +4,8 @@
 
 use super::network::EAGER_BYTES;
 use super::schedule::{GroupRecord, World};
-use crosstie::provider::random::Random;
-use crosstie::provider::sim::SimFabric;
+use crosstie_kit::random::Random;
+use crosstie_kit::sim::SimFabric;
 
 /// Of so many schedules one has answers.
 const EVERY: u64 = 4;

@@ -5,10 +5,10 @@ use super::schedule::{CONNECTION, World};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::Span;
 use crosstie::fabric::Provider;
-use crosstie::provider::random::Random;
-use crosstie::provider::sim::{CERTAIN, Faults, SimFabric};
 use crosstie::transport::Stats;
 use crosstie::transport::rail::LaneState;
+use crosstie_kit::random::Random;
+use crosstie_kit::sim::{CERTAIN, Faults, SimFabric};
 
 /// How long a connection waits for any lane, and a lane for its fence and report, in the time of
 /// the simulation, where a message takes some microseconds.

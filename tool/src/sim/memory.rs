@@ -6,8 +6,8 @@
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{Domain, MemoryKind, RailKey, Region, RegisterError};
-use crosstie::provider::random::Random;
 use crosstie::transport::DataMrs;
+use crosstie_kit::random::Random;
 
 /// Longest message in bytes.
 pub const BUFFER_BYTES: usize = 2048;

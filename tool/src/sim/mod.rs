@@ -260,7 +260,7 @@ mod tests {
 
     /// A schedule in which everything happened.
     fn full() -> Tally {
-        let network = crosstie::provider::sim::SimCounts {
+        let network = crosstie_kit::sim::SimCounts {
             accepted: EVENTS_MIN,
             sends: 1,
             writes: 1,
@@ -303,11 +303,11 @@ mod tests {
     #[test]
     fn too_few_events_end_with_status_1() {
         assert_eq!(status(|_| Ok(Tally { calls: 0, ..full() })), 1, "a class without events");
-        let network = crosstie::provider::sim::SimCounts { accepted: 10, ..full().network };
+        let network = crosstie_kit::sim::SimCounts { accepted: 10, ..full().network };
         assert_eq!(status_of(network), 1, "few events per schedule");
     }
 
-    fn status_of(network: crosstie::provider::sim::SimCounts) -> i32 {
+    fn status_of(network: crosstie_kit::sim::SimCounts) -> i32 {
         let tally = Tally { network, ..full() };
         report(&Options { seed: 1, schedules: 1, threads: 1, peers: None }, &tally)
     }

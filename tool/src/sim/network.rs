@@ -4,11 +4,11 @@
 use super::lanes::{self, Lanes};
 use crosstie::base::units::{Bytes, Span};
 use crosstie::fabric::Syscalls;
-use crosstie::provider::random::Random;
-use crosstie::provider::sim::{CERTAIN, Faults, SimConfig};
 use crosstie::transport::Limits;
 use crosstie::transport::limits::{CREDITS, RECEIVES_SPARE, REQUESTS_MAX};
 use crosstie::wire::report::REPORT_BYTES_MAX;
+use crosstie_kit::random::Random;
+use crosstie_kit::sim::{CERTAIN, Faults, SimConfig};
 
 /// Regions of each endpoint: more than a peer remembers, so that cells are written anew.
 pub const REGIONS: usize = 12;

@@ -11,12 +11,12 @@ use crosstie::base::ids::ConnectionIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Provider, RailKey, RemoteSpan, Syscalls};
-use crosstie::provider::random::Random;
-use crosstie::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
 use crosstie::transport::limits::CREDITS;
 use crosstie::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outgoing, RequestId,
 };
+use crosstie_kit::random::Random;
+use crosstie_kit::sim::{Faults, SimConfig, SimFabric, SimPort};
 use std::time::Instant as Clock;
 
 /// Most peers of a run: both endpoints are in one process.

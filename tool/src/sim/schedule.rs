@@ -12,14 +12,14 @@ use crosstie::base::ids::{ConnectionIndex, PeerIndex};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Provider, RemoteSpan};
-use crosstie::provider::random::Random;
-use crosstie::provider::sim::{SimConfig, SimCounts, SimFabric, SimPort};
 use crosstie::transport::endpoint::ConnectionCloseError;
 use crosstie::transport::limits::{CREDITS, GROUPS_OFFERED_MAX};
 use crosstie::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outcome, Outgoing, RequestError,
     RequestId, Stats, SubmitError,
 };
+use crosstie_kit::random::Random;
+use crosstie_kit::sim::{SimConfig, SimCounts, SimFabric, SimPort};
 
 pub(super) const CONNECTION: ConnectionIndex = ConnectionIndex(0);
 const TAGS: u64 = 3;

@@ -7,9 +7,9 @@ use super::schedule::{CONNECTION, World};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::provider::sim::{SimConfig, SimFabric};
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{Outcome, RequestError, RequestId};
+use crosstie_kit::sim::{SimConfig, SimFabric};
 
 const BUDGET: Bytes = Bytes::kib(256);
 /// More than an operation takes on a calm network.

@@ -8,13 +8,13 @@ use super::stage::{self, Stage};
 use crosstie::base::ids::PeerIndex;
 use crosstie::diagnose::stall::{Answer, Class, Stall};
 use crosstie::fabric::DownCause;
-use crosstie::provider::sim::Breach;
 use crosstie::transport::RequestError;
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::snapshot::Tick;
 use crosstie::wire::status::{
     RequestStatus, STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Status, StatusHello,
 };
+use crosstie_kit::sim::Breach;
 
 /// Longer than what goes unasked.
 const LONG: usize = 2048;

@@ -12,13 +12,13 @@ use crosstie::base::ids::{ConnectionIndex, PeerIndex};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Provider, RailKey, RemoteSpan, Syscalls};
-use crosstie::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
 use crosstie::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outgoing, RequestId,
 };
 use crosstie::wire::report::REPORT_BYTES_MAX;
+use crosstie_kit::sim::{Faults, SimConfig, SimFabric, SimPort};
 use std::collections::VecDeque;
 
 /// Bytes of a message.

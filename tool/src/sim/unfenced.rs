@@ -10,10 +10,10 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::base::regions::RemoveError;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
-use crosstie::provider::sim::{Breach, CERTAIN, Faults, SimConfig};
 use crosstie::transport::endpoint::ConnectionCloseError;
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{RequestError, RequestId};
+use crosstie_kit::sim::{Breach, CERTAIN, Faults, SimConfig};
 
 /// Longer than what goes unasked.
 const LONG: usize = 2048;

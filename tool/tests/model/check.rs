@@ -7,8 +7,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crosstie::provider::random::Random;
 use crosstie::transport::mutant::Mutant;
+use crosstie_kit::random::Random;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::net::{Invariant, Violation};

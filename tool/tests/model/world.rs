@@ -9,13 +9,13 @@ use crosstie::base::ids::ConnectionIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{MemoryKind, RailKey, Region, RemoteSpan};
-use crosstie::provider::random::Random;
 use crosstie::transport::limits::CREDITS;
 use crosstie::transport::mutant::Mutant;
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outgoing, RequestId, SubmitError,
 };
+use crosstie_kit::random::Random;
 
 use crate::memory::{BUFFER_STRIDE, Lent, MAILBOX, Memory};
 use crate::net::{Invariant, LANES, Link, Net, Port, Violation};

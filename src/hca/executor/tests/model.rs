@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::*;
-use crate::provider::random::Random;
+use crate::random::Random;
 
 const RANKS: usize = 3;
 const OWN: usize = 0;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::provider::random::Random;
 use crate::provider::verbs::gid::LinkLayer;
 use crate::provider::verbs::ports::PortState;
+use crate::random::Random;
 use std::string::ToString;
 use std::vec;
 

@@ -1,13 +1,13 @@
 //! Any provider, made worse within the contract: more `Again`, late completions, failed ops, death.
 //!
-//! For faults on the wire itself (loss of order, landing after death) see [`super::sim`]; this
-//! wrapper also works over a rail that is real.
+//! It also works over a rail that is real. Faults of the wire itself, as loss of order and landing
+//! after death, are those of [`crate::sim`].
 #![forbid(unsafe_code)]
 
-use super::random::Random;
-use crate::base::ids::PeerIndex;
-use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{
+use crate::random::Random;
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::{Bytes, Instant, Span};
+use crosstie::fabric::{
     Caps, CloseError, Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, PostError,
     Posted, Provider, RecvSlot,
 };
@@ -15,7 +15,7 @@ use crate::fabric::{
 /// Code of errors that were injected, so that a log tells them from real ones.
 pub const INJECTED: i32 = 9998;
 
-/// The chance of each fault per op, in parts of [`super::random::CERTAIN`].
+/// The chance of each fault per op, in parts of [`crate::random::CERTAIN`].
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub struct Rates {
     /// `post` says `Again`.

@@ -2,13 +2,13 @@
 
 use super::TRANSFER_MAX;
 use super::state::{Link, State};
-use crate::base::carve::Zeroable;
-use crate::base::units::Instant;
-use crate::fabric::{
+use crosstie::base::carve::Zeroable;
+use crosstie::base::units::Instant;
+use crosstie::fabric::{
     DownCause, Head, LINE_BYTES, LocalSpan, Op, OpErrorKind, OpKind, PostError, Posted, RailKey,
     RemoteSpan, Source,
 };
-use crate::provider::touch;
+use crosstie::provider::touch;
 
 /// Where a flight is in its life.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -1,21 +1,21 @@
 //! Peers that lie, repeat, skip, or answer for another time, in their reports about rails.
-#![forbid(unsafe_code)]
 
-use super::super::*;
-use crate::base::carve::heap::HeapBlock;
-use crate::base::ids::{ConnectionIndex, PeerIndex};
-use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{
-    Completion, DownCause, LocalSpan, Op, OpId, OpKind, Provider, RemoteSpan, Syscalls,
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::ids::{ConnectionIndex, PeerIndex};
+use crosstie::base::units::{Bytes, Instant, Span};
+use crosstie::fabric::{
+    Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RemoteSpan,
+    Syscalls,
 };
-use crate::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
-use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
-use crate::transport::mr::{Kept, vouched};
-use crate::wire::head::{
+use crosstie::transport::limits::{CREDITS, RECEIVES_SPARE};
+use crosstie::transport::{
+    Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, ReportError, RequestError,
+};
+use crosstie::wire::head::{
     KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_PROBED, KIND_REPORT, KIND_REPORT_READ, SendHead,
 };
-use crate::wire::report::{LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport};
-use std::vec::Vec;
+use crosstie::wire::report::{LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport};
+use crosstie_kit::sim::{Faults, SimConfig, SimFabric, SimPort};
 
 const CONNECTION: ConnectionIndex = ConnectionIndex(0);
 const LIMITS: Limits =
@@ -63,14 +63,15 @@ fn answered(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>, V
     let fabric = SimFabric::open(NETWORK, &mut network_block.carver()).unwrap();
     fabric.connect_at(0, 1, PeerIndex(0)).unwrap();
     let bytes = LIMITS.machine_bytes() + LIMITS.regions_bytes();
-    let (mut block, mut liar_block) = (HeapBlock::new(bytes), HeapBlock::new(4096));
+    let mut block = HeapBlock::new(bytes);
     let mut carver = block.carver();
     let regions = DataMrs::carve(&mut carver, LIMITS.regions_max, 0).unwrap();
     let config = Config::default();
     let mut endpoint =
         Endpoint::open(&mut carver, LIMITS, config, regions, fabric.port(0)).unwrap();
     let region = endpoint.mailboxes().region();
-    let key = vouched::register(&endpoint.rail().domain(), region).unwrap();
+    // SAFETY: the block is dropped after the endpoint; no rail is polled from then on.
+    let key = unsafe { endpoint.rail().domain().register(region) }.unwrap();
     let setup = ConnectionSetup {
         pull: false,
         mailbox: RemoteSpan { key, address: region.address },
@@ -87,11 +88,10 @@ fn answered(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>, V
     endpoint.connection_open(CONNECTION, &setup);
     let nothing = Incoming { region: Default::default(), address: 0, length: 0, tag: 1 };
     let receive = endpoint.irecv(CONNECTION, &[nothing]).unwrap();
-    let mut words = Kept::carve(&mut liar_block.carver(), 4096).unwrap();
     let mut liar = fabric.port(1);
     let mut now = 1;
     for saying in sayings {
-        say(&mut liar, &mut words, saying, Instant(now));
+        say(&mut liar, saying, Instant(now));
         for _ in 0..20 {
             now += 1;
             endpoint.progress(Instant(now), Bytes::kib(256));
@@ -110,7 +110,7 @@ fn answered(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>, V
     (error, ended.and_then(Result::err), answers)
 }
 
-fn say(liar: &mut SimPort<'_, '_>, words: &mut Kept, saying: &Saying, now: Instant) {
+fn say(liar: &mut SimPort<'_, '_>, saying: &Saying, now: Instant) {
     let (kind, tag, change) = *saying;
     let mut report = Report { number: 1, epoch: 1, lane_count: 2, ..Report::EMPTY };
     report.credits_through = CREDITS;
@@ -118,8 +118,12 @@ fn say(liar: &mut SimPort<'_, '_>, words: &mut Kept, saying: &Saying, now: Insta
     change(&mut report);
     let mut bytes = [0; REPORT_BYTES_MAX];
     let length = report.encode(&mut bytes);
-    words.write(0, &bytes[..length]);
-    let payload = if kind == KIND_REPORT { words.span(0, length) } else { LocalSpan::EMPTY };
+    let address = bytes.as_ptr().expose_provenance() as u64;
+    let payload = match kind {
+        // SAFETY: the bytes stand until the post returns, which copies them (`NETWORK`).
+        KIND_REPORT => unsafe { LocalSpan::new(address, Bytes::of(length), RailKey::default()) },
+        _ => LocalSpan::EMPTY,
+    };
     let head = SendHead {
         kind,
         stripes: 0,

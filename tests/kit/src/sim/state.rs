@@ -2,16 +2,16 @@
 
 use super::config::{Breach, PORTS_MAX, SimConfig, SimCounts};
 use super::flight::Flight;
-use crate::base::carve::{BlockTooSmall, Carver, RawSlice, Zeroable, bytes_for, lines};
-use crate::base::ids::{PeerIndex, RailGeneration};
-use crate::base::units::Instant;
-use crate::fabric::{
+use crate::random::Random;
+use crosstie::base::carve::{BlockTooSmall, Carver, RawSlice, Zeroable, bytes_for, lines};
+use crosstie::base::ids::{PeerIndex, RailGeneration};
+use crosstie::base::units::Instant;
+use crosstie::fabric::{
     CloseError, Completion, DownCause, Head, OpError, OpErrorKind, OpId, RecvSlot,
 };
-use crate::provider::fifo::Fifo;
-use crate::provider::host_domain::HostDomain;
-use crate::provider::random::Random;
-use crate::provider::touch;
+use crosstie::provider::fifo::Fifo;
+use crosstie::provider::host_domain::HostDomain;
+use crosstie::provider::touch;
 
 /// End of a list of free slots; indices are stored plus one.
 const NONE: u32 = 0;

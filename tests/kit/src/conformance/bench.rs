@@ -2,9 +2,9 @@
 
 use super::receives::Stock;
 use super::{ARENA_BYTES, Failure, Outcome, Rig, Side, Verdict};
-use crate::base::ids::{PeerIndex, RailGeneration};
-use crate::base::units::Bytes;
-use crate::fabric::{
+use crosstie::base::ids::{PeerIndex, RailGeneration};
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{
     Caps, Completion, Domain, DownCause, Gather, Head, LocalSpan, MemoryKind, Op, OpError, OpId,
     OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan,
     Source,

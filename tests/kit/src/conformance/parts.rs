@@ -2,7 +2,7 @@
 
 use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
-use crate::fabric::{LocalSpan, OpId, PostError, Provider, RemoteSpan};
+use crosstie::fabric::{LocalSpan, OpId, PostError, Provider, RemoteSpan};
 
 /// Parts that are tried at most.
 const PARTS_MAX: usize = 8;

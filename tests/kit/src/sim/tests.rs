@@ -1,8 +1,8 @@
 use super::*;
-use crate::base::carve::heap::HeapBlock;
-use crate::base::ids::RailGeneration;
-use crate::base::units::Span;
-use crate::fabric::{Domain, MemoryKind, OpId, OpKind, Region, RemoteSpan, Source, Syscalls};
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::ids::RailGeneration;
+use crosstie::base::units::Span;
+use crosstie::fabric::{Domain, MemoryKind, OpId, OpKind, Region, RemoteSpan, Source, Syscalls};
 use std::format;
 use std::vec::Vec;
 

@@ -24,16 +24,16 @@ mod tests;
 
 pub use config::{Breach, CERTAIN, Faults, PORTS_MAX, SimConfig, SimCounts};
 
-use super::host_domain::HostDomain;
-use super::touch;
-use crate::base::carve::{BlockTooSmall, Carver};
-use crate::base::ids::PeerIndex;
-use crate::base::units::{Bytes, Instant};
-use crate::fabric::{
+use core::cell::RefCell;
+use crosstie::base::carve::{BlockTooSmall, Carver};
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, PostError, Posted, Provider,
     RecvSlot,
 };
-use core::cell::RefCell;
+use crosstie::provider::host_domain::HostDomain;
+use crosstie::provider::touch;
 use state::State;
 
 /// Longest write or read.

@@ -2,9 +2,9 @@
 
 use super::bench::{Bench, Check, Fate, PASSED, QUIET, ensure, fail, pieces, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
-use crate::base::ids::PeerIndex;
-use crate::base::units::Bytes;
-use crate::fabric::{Completion, LINE_BYTES, LocalSpan, OpId, OpKind, PostError, Source};
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{Completion, LINE_BYTES, LocalSpan, OpId, OpKind, PostError, Source};
 
 const PART: usize = 8 * 1024;
 const PARTS: usize = 48;

@@ -2,8 +2,8 @@
 
 use super::bench::{Arrival, Bench, Check, Fate, PASSED, ensure, fail, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
-use crate::base::units::Bytes;
-use crate::fabric::{LONG_SLOTS, OpKind, PostError, Provider, RecvSlot};
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{LONG_SLOTS, OpKind, PostError, Provider, RecvSlot};
 
 /// Longest payload that is tried: the arena has two of it, at different places.
 const BYTES_MAX: usize = ARENA_BYTES / 2;

@@ -6,7 +6,7 @@
 //! - passed;
 //! - skipped: the provider's [`Caps`] do not promise the behaviour;
 //! - a [`Failure`], which names the broken promise of the contract (P1 to P10, see
-//!   [`crate::fabric`]).
+//!   [`crosstie::fabric`]).
 //!
 //! No entry panics over a broken promise, so programs in other languages can run the list, too.
 //! Each entry takes a fresh rig. Nothing here allocates.
@@ -21,9 +21,9 @@ mod posting;
 mod receives;
 mod regions;
 
-use crate::base::ids::PeerIndex;
-use crate::base::units::Instant;
-use crate::fabric::{Caps, DownCause, Provider};
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::Instant;
+use crosstie::fabric::{Caps, DownCause, Provider};
 
 /// Rounds of polls until what must come counts as missing, where nothing but polls moves bytes.
 pub const PATIENCE: u32 = 4096;

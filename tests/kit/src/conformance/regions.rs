@@ -2,7 +2,7 @@
 
 use super::bench::{Arrival, Bench, Check, Fate, PASSED, PIECES_MAX, QUIET, ensure, fail, pieces};
 use super::{Rig, Side, Verdict};
-use crate::fabric::{
+use crosstie::fabric::{
     DeregisterError, Domain, MemoryKind, OpErrorKind, OpId, OpKind, Provider, RailKey,
     RegisterError, RemoteSpan, Source,
 };

@@ -2,8 +2,8 @@
 
 use super::bench::{Arrival, Bench, Check, Fate, PASSED, ensure, fail, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
-use crate::base::units::Bytes;
-use crate::fabric::{
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{
     Caps, LINE_BYTES, LocalSpan, OpKind, PostError, Provider, RecvSlot, RemoteSpan, Source,
 };
 

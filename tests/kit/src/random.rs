@@ -1,4 +1,4 @@
-//! Chance for simulator and fault injector: seeded, small, the same on every machine.
+//! Chance for simulator, fault injector and tests: seeded, small, the same on every machine.
 #![forbid(unsafe_code)]
 
 /// A sequence of numbers that its seed determines.

@@ -2,7 +2,7 @@
 
 use super::bench::{Arrival, Bench, Check, PASSED, ensure, pieces, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
-use crate::fabric::{LINE_BYTES, LocalSpan, OpId, OpKind, Source};
+use crosstie::fabric::{LINE_BYTES, LocalSpan, OpId, OpKind, Source};
 
 const ROUNDS: u8 = 16;
 const LARGE: usize = 64 * 1024;

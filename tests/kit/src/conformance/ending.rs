@@ -4,9 +4,9 @@ use super::bench::{
     Arrival, Bench, Check, Fate, PASSED, PIECES_MAX, QUIET, ensure, fail, pieces, skipped,
 };
 use super::{Rig, Side, Verdict};
-use crate::base::ids::RailGeneration;
-use crate::base::units::Bytes;
-use crate::fabric::{
+use crosstie::base::ids::RailGeneration;
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{
     CloseError, DownCause, FenceKind, LINE_BYTES, LocalSpan, OpId, OpKind, PostError, Provider,
     Source,
 };

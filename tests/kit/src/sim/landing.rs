@@ -3,9 +3,9 @@
 use super::config::Breach;
 use super::flight::{Cargo, Fate, Flight, Stage};
 use super::state::{Event, Link, State};
-use crate::base::units::Instant;
-use crate::fabric::{DownCause, Head, LINE_BYTES, OpError, OpErrorKind, RemoteSpan};
-use crate::provider::touch;
+use crosstie::base::units::Instant;
+use crosstie::fabric::{DownCause, Head, LINE_BYTES, OpError, OpErrorKind, RemoteSpan};
+use crosstie::provider::touch;
 
 /// Work-completion status of a receiver that was not ready (IBV_WC_RNR_RETRY_EXC_ERR).
 const RECEIVER_NOT_READY: i32 = 13;

@@ -3,8 +3,8 @@
 
 use super::flight::{Cargo, Stage};
 use super::state::State;
-use crate::base::units::{Instant, Span};
-use crate::fabric::{HEAD_BYTES, LINE_BYTES};
+use crosstie::base::units::{Instant, Span};
+use crosstie::fabric::{HEAD_BYTES, LINE_BYTES};
 
 const SECOND_NS: u128 = 1_000_000_000;
 

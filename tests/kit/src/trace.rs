@@ -1,9 +1,9 @@
 //! Any provider, with a record of what went down into it and what came up.
 
-use crate::base::carve::Zeroable;
-use crate::base::ids::PeerIndex;
-use crate::base::units::{Bytes, Instant};
-use crate::fabric::{
+use crosstie::base::carve::Zeroable;
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{
     Caps, CloseError, Completion, DownCause, LocalSpan, Op, OpErrorKind, OpId, OpKind, PostError,
     Posted, Provider, RecvSlot,
 };

@@ -1,13 +1,13 @@
 //! The conformance suite over two objects of a vendor's, joined by the blobs that they wrote.
 
-use super::flights::{self, Flights};
-use super::{Breach, OpenError, PeerError, Table, Vendor};
-use crate::base::carve::Carver;
-use crate::base::ids::PeerIndex;
-use crate::base::units::{Bytes, Instant};
-use crate::fabric::{Caps, Completion, Provider};
-use crate::provider::conformance::{ENTRY_COUNT, Failure, Outcome, Rig, Side, entries};
+use crate::conformance::{ENTRY_COUNT, Failure, Outcome, Rig, Side, entries};
 use core::ffi::c_void;
+use crosstie::base::carve::Carver;
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{Caps, Completion, Provider};
+use crosstie::provider::vendor::flights::{self, Flights};
+use crosstie::provider::vendor::{Breach, OpenError, PeerError, Table, Vendor};
 
 /// Peers and regions that an object is opened for: more than the suite uses at a time.
 pub const PEERS_MAX: u32 = 2;

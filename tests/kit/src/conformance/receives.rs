@@ -2,8 +2,8 @@
 
 use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
-use crate::base::ids::RailGeneration;
-use crate::fabric::{
+use crosstie::base::ids::RailGeneration;
+use crosstie::fabric::{
     CloseError, FenceKind, Head, Op, OpError, OpId, OpKind, PostError, Posted, Provider, RecvSlot,
     Source,
 };

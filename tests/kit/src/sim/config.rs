@@ -1,11 +1,11 @@
 //! What a simulated network is like, and what it counts.
 #![forbid(unsafe_code)]
 
-pub use crate::provider::random::CERTAIN;
+pub use crate::random::CERTAIN;
 
-use crate::base::units::{Bytes, Span};
-use crate::fabric::Syscalls;
 use core::fmt;
+use crosstie::base::units::{Bytes, Span};
+use crosstie::fabric::Syscalls;
 
 /// Ports of one network at most; tests of groups use eight.
 pub const PORTS_MAX: usize = 16;
