@@ -38,9 +38,7 @@ fn keeps_every_promise(provider: &'static CStr, skips: usize) {
             println!("SKIP: {provider:?} of this version does not work within a process");
         }
         Ok(_) => passes(config, skips),
-        Err(_) if provider == c"net" || provider == c"net@msg" => {
-            println!("SKIP: newer versions have it in `tcp`")
-        }
+        Err(_) if provider == c"net" => println!("SKIP: newer versions have it in `tcp`"),
         Err(why) => skip(&format!("{provider:?}: {why}")),
     }
 }
@@ -87,17 +85,6 @@ fn udp_with_rxd_keeps_every_promise() {
     keeps_every_promise(c"udp;ofi_rxd", SKIPS);
 }
 
-/// The connected endpoints of libfabric 1.17's own `tcp`, which has no others.
-#[test]
-fn connected_tcp_keeps_every_promise() {
-    keeps_every_promise(c"tcp@msg", SKIPS + NO_ADDS);
-}
-
-#[test]
-fn connected_net_keeps_every_promise() {
-    keeps_every_promise(c"net@msg", SKIPS + NO_ADDS);
-}
-
 /// In the guest of tests/vm, whose devices are soft-RoCE.
 #[test]
 fn verbs_with_rxm_keeps_every_promise() {
@@ -105,15 +92,6 @@ fn verbs_with_rxm_keeps_every_promise() {
         return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
     }
     keeps_every_promise(c"verbs;ofi_rxm", SKIPS + UNORDERED + NO_ADDS);
-}
-
-/// The same without `ofi_rxm`: a queue pair for each peer.
-#[test]
-fn connected_verbs_keep_every_promise() {
-    if std::env::var_os("XTIE_VM").is_none() {
-        return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
-    }
-    keeps_every_promise(c"verbs@msg", SKIPS + UNORDERED + NO_ADDS);
 }
 
 #[test]
@@ -131,7 +109,6 @@ fn memory_bound_to_endpoints_keeps_every_promise() {
 fn one_thread_at_a_time_keeps_every_promise() {
     strictly(c"strict-completion", SKIPS);
     strictly(c"strict-one", SKIPS + UNORDERED);
-    strictly(c"strict-one-msg", SKIPS + NO_ADDS);
 }
 
 #[test]
@@ -175,25 +152,6 @@ fn library_without_words_keeps_every_promise() {
 #[test]
 fn library_that_wants_device_memory_registered_keeps_every_promise() {
     strictly(c"strict-hmem", SKIPS);
-}
-
-#[test]
-fn connected_endpoints_keep_every_promise() {
-    strictly(c"strict-msg", SKIPS + NO_ADDS);
-}
-
-/// Short keys, words that go as messages, no order but that of messages, and often no room.
-#[test]
-fn connected_endpoints_that_can_little_keep_every_promise() {
-    strictly(c"strict-msg-short", SKIPS + UNORDERED + NO_ADDS);
-}
-
-/// A registration for each region and peer, and keys likewise.
-#[test]
-fn memory_bound_to_connected_endpoints_keeps_every_promise() {
-    strictly(c"strict-msg-bound", SKIPS + NO_ADDS);
-    strictly(c"strict-msg-bound-short", SKIPS + UNORDERED + NO_ADDS);
-    strictly(c"strict-msg-bound-one", SKIPS + NO_ADDS);
 }
 
 #[test]

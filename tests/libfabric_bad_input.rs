@@ -260,54 +260,50 @@ fn nic_that_fails_by_no_op_is_lost_and_comes_back() {
 /// dropped, and who waited for it waited for ever.
 #[test]
 fn words_that_are_cut_end_their_peers_with_a_sentence_and_go_as_messages_from_then_on() {
-    for provider in [c"strict-cut", c"strict-msg-cut"] {
-        let Some(config) = config(provider) else { return };
-        let mut world = World::open(&config).unwrap();
-        assert!(world.rails[0].traits().carries_words, "it is believed at first");
-        let write = |world: &mut World, peer, word| {
-            let source = Source::Span(world.local(0, 0, 4096));
-            let target = world.remote(1, 0);
-            world.post_to(0, peer, OpKind::Write { source, target, immediate: Some(word) });
-        };
-        write(&mut world, PEER, 0x7777);
-        world.until("the end is told", |world| world.downs(1) == 1);
-        let is_word = |seen: &&Completion| matches!(seen, Completion::Immediate { .. });
-        assert_eq!(world.seen[1].iter().filter(is_word).count(), 0, "it may be another's");
-        assert_eq!(down_cause(&world, 1), DownCause::Broken(libc::EPROTO));
-        let report = world.rails[1].error(PEER).expect("what broke it").to_string();
-        assert!(report.contains("of 8 bytes") && report.contains("delivers 4"), "{report}");
-        world.join(OTHER, 0x300);
-        write(&mut world, OTHER, 0x8888);
-        world.until("the word comes", |world| world.seen[1].iter().any(|seen| is_word(&seen)));
-        let came = world.seen[1].iter().find(is_word);
-        assert!(
-            matches!(came, Some(Completion::Immediate { peer: OTHER, immediate: 0x8888 })),
-            "{came:?}"
-        );
-        assert_eq!([0, 1].map(|side| world.rails[side].traits().carries_words), [false; 2]);
-    }
+    let Some(config) = config(c"strict-cut") else { return };
+    let mut world = World::open(&config).unwrap();
+    assert!(world.rails[0].traits().carries_words, "it is believed at first");
+    let write = |world: &mut World, peer, word| {
+        let source = Source::Span(world.local(0, 0, 4096));
+        let target = world.remote(1, 0);
+        world.post_to(0, peer, OpKind::Write { source, target, immediate: Some(word) });
+    };
+    write(&mut world, PEER, 0x7777);
+    world.until("the end is told", |world| world.downs(1) == 1);
+    let is_word = |seen: &&Completion| matches!(seen, Completion::Immediate { .. });
+    assert_eq!(world.seen[1].iter().filter(is_word).count(), 0, "it may be another's");
+    assert_eq!(down_cause(&world, 1), DownCause::Broken(libc::EPROTO));
+    let report = world.rails[1].error(PEER).expect("what broke it").to_string();
+    assert!(report.contains("of 8 bytes") && report.contains("delivers 4"), "{report}");
+    world.join(OTHER, 0x300);
+    write(&mut world, OTHER, 0x8888);
+    world.until("the word comes", |world| world.seen[1].iter().any(|seen| is_word(&seen)));
+    let came = world.seen[1].iter().find(is_word);
+    assert!(
+        matches!(came, Some(Completion::Immediate { peer: OTHER, immediate: 0x8888 })),
+        "{came:?}"
+    );
+    assert_eq!([0, 1].map(|side| world.rails[side].traits().carries_words), [false; 2]);
 }
 
 /// Some libraries say so when their queue is full: the peer was lost for it.
 #[test]
 fn post_for_which_a_library_has_no_memory_is_taken_when_it_has_some() {
-    for provider in [c"strict-full", c"strict-msg-full"] {
-        let Some(config) = config(provider) else { return };
-        let mut world = World::open(&config).unwrap();
-        for number in 0..40 {
-            let id = world.write(0, 0, 4096);
-            assert!(world.end(0, id));
-            world.send(0, number, if number % 2 == 0 { 64 } else { 4096 });
-            let is_message = |seen: &Completion| matches!(seen, Completion::Received { .. });
-            world.until("it comes", |world| world.seen[1].iter().any(is_message));
-            for seen in std::mem::take(&mut world.seen[1]) {
-                if let Completion::Received { slot, .. } = seen {
-                    world.rails[1].received_release(PEER, slot);
-                }
+    let Some(config) = config(c"strict-full") else { return };
+    let mut world = World::open(&config).unwrap();
+    for number in 0..40 {
+        let id = world.write(0, 0, 4096);
+        assert!(world.end(0, id));
+        world.send(0, number, if number % 2 == 0 { 64 } else { 4096 });
+        let is_message = |seen: &Completion| matches!(seen, Completion::Received { .. });
+        world.until("it comes", |world| world.seen[1].iter().any(is_message));
+        for seen in std::mem::take(&mut world.seen[1]) {
+            if let Completion::Received { slot, .. } = seen {
+                world.rails[1].received_release(PEER, slot);
             }
         }
-        assert_eq!([world.downs(0), world.downs(1)], [0, 0], "{provider:?}");
     }
+    assert_eq!([world.downs(0), world.downs(1)], [0, 0]);
 }
 
 /// Nobody waits for ever for memory that does not come.
@@ -361,33 +357,14 @@ fn poll_ends_however_much_of_nobody_there_is() {
 /// The same of events, with which one poll never ended.
 #[test]
 fn poll_ends_however_many_events_of_nobody_there_are() {
-    for provider in [c"strict-event-flood", c"strict-msg-event-flood"] {
-        let Some(config) = config(provider) else { return };
-        let mut world = World::open(&config).unwrap();
-        for _ in 0..4 {
-            world.write_well();
-        }
-        world.join(OTHER, 0x700);
-        assert!(world.exchanges(OTHER), "who comes later is heard of, too");
-        assert_eq!([0, 1].map(|side| world.rails[side].health().lost_code), [0, 0]);
-    }
-}
-
-#[test]
-fn events_of_failures_without_end_lose_the_rail_with_a_sentence() {
-    let Some(config) = config(c"strict-msg-event-failures") else { return };
+    let Some(config) = config(c"strict-event-flood") else { return };
     let mut world = World::open(&config).unwrap();
-    let lost = |world: &World| world.rails.iter().position(|rail| rail.health().is_lost());
-    world.until("a rail is lost", |world| lost(world).is_some());
-    // the other hears of it by its connection
-    let side = lost(&world).unwrap();
-    world.until("the end is told", |world| world.downs(side) == 1);
-    assert_eq!(down_cause(&world, side), DownCause::Broken(libc::EIO));
-    let report = world.rails[side].error(PEER).expect("what broke it").to_string();
-    let words = "failures of no connection come without end: errno 5";
-    assert!(report.starts_with(words), "{report}");
-    world.rails[side].reopen().unwrap();
-    assert!(!world.rails[side].health().is_lost());
+    for _ in 0..4 {
+        world.write_well();
+    }
+    world.join(OTHER, 0x700);
+    assert!(world.exchanges(OTHER), "who comes later is heard of, too");
+    assert_eq!([0, 1].map(|side| world.rails[side].health().lost_code), [0, 0]);
 }
 
 /// Whoever registers may be the thread that is to open the endpoint again: it waited for itself.
@@ -471,7 +448,6 @@ fn survey_lists_providers_with_what_they_want() {
     assert!(names.contains(&"strict") && names.contains(&"strict-domain"), "{names:?}");
     assert!(!names.contains(&"strict-delivery"), "what cannot carry a rail is not offered");
     assert!(names.contains(&"strict-one"), "also what lets one thread call at a time: {names:?}");
-    assert!(names.contains(&"strict-msg@msg") && !names.contains(&"strict-msg"), "{names:?}");
     let strict = &found.offers[0];
     assert!(strict.endpoint_scoped && strict.carries_words);
     assert_eq!(strict.domains, ["strict0"]);

@@ -34,11 +34,9 @@ struct Wish<'a> {
 }
 
 const RXM: Wish = Wish { library: "", provider: "tcp;ofi_rxm", domains: "lo" };
-/// An endpoint for each peer.
-const CONNECTED: Wish = Wish { provider: "tcp@msg", ..RXM };
 
 /// Providers that carry two endpoints of one process.
-const PROVIDERS: [&str; 4] = ["tcp;ofi_rxm", "net", "sockets", "tcp@msg"];
+const PROVIDERS: [&str; 3] = ["tcp;ofi_rxm", "net", "sockets"];
 
 /// Whether the library has a provider; says so where not.
 fn has(provider: &str) -> bool {
@@ -118,21 +116,18 @@ fn payload_of_a_connection_goes_over_libfabric() {
 
 #[test]
 fn two_rails_share_the_payload_and_one_that_breaks_costs_no_message() {
-    for wish in [RXM, CONNECTED] {
-        if has(wish.provider) {
-            println!("over {}", wish.provider);
-            two_rails_break(Wish { domains: "lo,lo", ..wish });
-        }
+    if has(RXM.provider) {
+        two_rails_break(Wish { domains: "lo,lo", ..RXM });
     }
 }
 
 /// In the guest of tests/vm: queue pairs of soft-RoCE.
 #[test]
-fn two_rails_of_connected_verbs_break_and_come_back() {
+fn two_rails_of_verbs_break_and_come_back() {
     if std::env::var_os("XTIE_VM").is_none() {
         return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
     }
-    two_rails_break(Wish { provider: "verbs@msg", domains: "rxe0,rxe1", ..RXM });
+    two_rails_break(Wish { provider: "verbs;ofi_rxm", domains: "rxe0,rxe1", ..RXM });
 }
 
 fn two_rails_break(wish: Wish) {
@@ -190,15 +185,12 @@ fn peers_of_one_host_get_no_rail_that_may_not_reach_them() {
 
 #[test]
 fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
-    // bound to endpoints, with words, with short words, without words; bound to domains; of
-    // endpoints that are connected one to one, and those to each of which memory is bound
+    // bound to endpoints, with words, with short words, without words; bound to domains
     for provider in [
         "strict",
         "strict-short",
         "strict-silent",
         "strict-domain",
-        "strict-msg",
-        "strict-msg-bound",
         // as that of a NIC (`cxi` reaches no port of its own host); words that are refused with
         // their writes; no order at all
         "efa",
@@ -283,7 +275,7 @@ fn memory_is_given_back_at_once_and_forgotten_when_the_peer_polls() {
     const LENGTH: usize = 300_000;
     // more than there are places for regions
     const ROUNDS: u64 = 200;
-    for provider in ["strict", "strict-domain", "strict-msg", "strict-msg-bound"] {
+    for provider in ["strict", "strict-domain"] {
         let Some(wish) = strict_wish(provider, 2) else { return };
         let mut pair = pair([wish; 2]);
         for round in 0..ROUNDS {
@@ -349,12 +341,6 @@ fn nics_whose_device_dies_are_opened_anew_and_cost_no_message() {
     nics_fail("strict-dies");
 }
 
-#[test]
-fn nics_of_connected_endpoints_that_fail_are_opened_anew_and_cost_no_message() {
-    nics_fail("strict-msg-overrun");
-    nics_fail("strict-msg-bound-overrun");
-}
-
 /// The provider fails after each hundred completions.
 fn nics_fail(provider: &'static str) {
     let Some(wish) = strict_wish(provider, 2) else { return };
@@ -401,13 +387,13 @@ fn at_once(wishes: &[Wish<'static>], act: fn(End, End)) -> Vec<String> {
     said
 }
 
-fn wishes() -> [Wish<'static>; 4] {
+fn wishes() -> [Wish<'static>; 3] {
     PROVIDERS.map(|provider| Wish { provider, ..RXM })
 }
 
 #[test]
 fn connection_closes_although_its_peer_does_not_poll() {
-    at_once(&[RXM, CONNECTED], |(mut a, to_b), (mut b, to_a)| {
+    at_once(&[RXM], |(mut a, to_b), (mut b, to_a)| {
         // nobody else uses the endpoint, which is closed in place of the word that does not come
         a.disconnect(to_b);
         b.disconnect(to_a);
@@ -459,27 +445,25 @@ fn library_that_makes_completions_up_is_told_of_once() {
 /// A provider that cuts the words of writes kept long messages waiting for ever.
 #[test]
 fn provider_that_cuts_words_is_told_of_and_carries_messages_all_the_same() {
-    for provider in ["strict-cut", "strict-msg-cut"] {
-        let Some(wish) = strict_wish(provider, 1) else { return };
-        let hearing = Hearing::start();
-        let mut pair = pair([wish; 2]);
-        let mut flows = pair.flows(Place::Private);
-        pair.flow(&mut flows, 64);
-        pair.flow_until(&mut flows, "the rail to come back", |pair, _| {
-            pair.views(1).iter().any(|view| view.stats.failures > 0)
-                && pair.views(1).iter().all(|view| view.state == LaneState::Up)
-        });
-        let before = pair.bytes(1);
-        pair.flow_until(&mut flows, "long messages over it", |pair, _| {
-            pair.bytes(1).iter().zip(&before).all(|(now, before)| now - before > 200_000)
-        });
-        pair.close();
-        let said = hearing.end();
-        let lines = said.iter().filter(|text| text.contains("and delivers 4 of them"));
-        let lines: Vec<_> = lines.collect();
-        assert!((1..=2).contains(&lines.len()), "once of each end at most: {said:?}");
-        assert!(lines[0].contains(provider), "{lines:?}");
-    }
+    let Some(wish) = strict_wish("strict-cut", 1) else { return };
+    let hearing = Hearing::start();
+    let mut pair = pair([wish; 2]);
+    let mut flows = pair.flows(Place::Private);
+    pair.flow(&mut flows, 64);
+    pair.flow_until(&mut flows, "the rail to come back", |pair, _| {
+        pair.views(1).iter().any(|view| view.stats.failures > 0)
+            && pair.views(1).iter().all(|view| view.state == LaneState::Up)
+    });
+    let before = pair.bytes(1);
+    pair.flow_until(&mut flows, "long messages over it", |pair, _| {
+        pair.bytes(1).iter().zip(&before).all(|(now, before)| now - before > 200_000)
+    });
+    pair.close();
+    let said = hearing.end();
+    let lines = said.iter().filter(|text| text.contains("and delivers 4 of them"));
+    let lines: Vec<_> = lines.collect();
+    assert!((1..=2).contains(&lines.len()), "once of each end at most: {said:?}");
+    assert!(lines[0].contains(wish.provider), "{lines:?}");
 }
 
 /// Lines that have these words.
@@ -506,55 +490,6 @@ fn flows_behind(words: &str, time: Duration, wishes: [Wish; 2]) -> Vec<String> {
     }
     pair.close();
     hearing.end()
-}
-
-/// Memory is bound to the endpoint of each peer: whoever asks for one had a line for each attempt.
-#[test]
-fn provider_that_registers_nothing_for_any_peer_is_told_of_once() {
-    let Some(wish) = strict_wish("strict-msg-bound-memory", 1) else { return };
-    let words = "gives no end of a rail (buffers cannot be registered: errno 12";
-    let said = flows_behind(words, Duration::from_secs(2), [wish; 2]);
-    assert_eq!((with(&said, words), with(&said, "no second end")), (1, 0), "{said:?}");
-}
-
-/// Its rail carried what is short, was lost at what is not, and was prepared again at once, twice a
-/// second for ever, with lines for each time.
-#[test]
-fn provider_that_refuses_long_memory_is_told_of_once_and_its_rail_waits_longer_each_time() {
-    const TIME: Duration = Duration::from_secs(5);
-    const LENGTH: usize = 100_000;
-    const LONG: usize = 2 << 20;
-    let Some(wish) = strict_wish("strict-msg-bound-long", 1) else { return };
-    let mut pair = pair([wish; 2]);
-    let hearing = Hearing::start();
-    let [short, long] = [LENGTH, LONG].map(|length| Memory::new(&pair.a, Place::Private, length));
-    let into = Memory::new(&pair.b, Place::Private, LENGTH);
-    let (start, watch) = (Instant::now(), Watch::start());
-    let losses = |pair: &Pair| pair.views(1).map(|view| view.stats.failures)[0];
-    for turn in 0.. {
-        if start.elapsed() >= TIME && losses(&pair) >= 2 {
-            break;
-        }
-        watch.look("the rail to be lost twice");
-        let from = if turn % 4 == 3 { &long } else { &short };
-        let Pair { a, b, to_b, to_a, .. } = &mut pair;
-        let receive = b.irecv(*to_a, &[into.incoming(0, LENGTH, 1)]).unwrap();
-        let send = a.isend(*to_b, from.outgoing(0, LENGTH, 1)).unwrap();
-        assert_eq!(wait_both(a, b, send).result, Ok(()));
-        assert_eq!(wait_both(b, a, receive).result, Ok(()));
-    }
-    let (losses, took) = (losses(&pair), start.elapsed());
-    short.release(&pair.a);
-    long.release(&pair.a);
-    into.release(&pair.b);
-    pair.close();
-    let said = hearing.end();
-    println!("{losses} in {took:?}: {said:#?}");
-    let words = "memory cannot be registered for the peer's endpoint: errno 12";
-    assert_eq!(with(&said, words), 1, "{said:?}");
-    // 200 ms behind the first, and twice as long each time: half of that is wanted
-    let least = Duration::from_millis(100) * ((1 << (losses - 1)) - 1);
-    assert!(took >= least, "{losses} losses in {took:?}");
 }
 
 #[test]
@@ -634,7 +569,7 @@ fn closes_upon_a_send(pair: &mut Pair) -> bool {
 fn rails_of_a_connection_that_its_peer_closes_are_not_told_of_as_lost() {
     let known = PROVIDERS.into_iter().filter(|it| has(it));
     let known = known.map(|provider| Wish { provider, ..RXM });
-    for wish in known.chain(strict_wish("strict-msg", 1)) {
+    for wish in known {
         let provider = wish.provider;
         println!("over {provider}");
         let mut pair = pair([wish; 2]);
@@ -657,58 +592,6 @@ fn rails_of_a_connection_that_its_peer_closes_are_not_told_of_as_lost() {
             assert_eq!(counted, (0, 0), "rail {lane} over {provider}");
         }
         into.release(b);
-    }
-}
-
-/// The same of one that closes while the rail still joins. What its library then says is that the
-/// connection was refused or given up, or any errno.
-#[test]
-fn rail_that_still_joins_when_its_peer_closes_is_not_told_of_as_lost() {
-    const ROUNDS: u32 = 48;
-    let wishes = [strict_wish("strict-msg", 1), has("tcp@msg").then_some(CONNECTED)];
-    let _alone = alone();
-    for wish in wishes.into_iter().flatten() {
-        println!("over {}", wish.provider);
-        let mut nodes = [open(2, wish), open(2, wish)];
-        for round in 0..ROUNDS {
-            let [a, b] = &mut nodes;
-            let (to_b, to_a) = host_support::joined(a, b);
-            let watch = Watch::start();
-            // takes the connection into use, too
-            let joins = |node: &mut Node, connection| {
-                let view = node.rail_view(connection, 1).expect("a live connection");
-                view.is_some_and(|view| view.lane.state != LaneState::Down)
-            };
-            // in the first rounds nobody has used it
-            while round >= 8 && !(joins(a, to_b) & joins(b, to_a)) {
-                a.progress();
-                b.progress();
-                watch.look("a rail that joins");
-            }
-            for _ in 0..round / 4 % 8 {
-                a.progress();
-                b.progress();
-            }
-            // whoever closes, and whoever hears of it
-            let (closer, its, other, theirs) =
-                if round % 2 == 0 { (a, to_b, b, to_a) } else { (b, to_a, a, to_b) };
-            let into = Memory::new(other, Place::Private, 64);
-            let receive = other.irecv(theirs, &[into.incoming(0, 64, 3)]).unwrap();
-            let said = said_while(|| {
-                let watch = Watch::start();
-                let (mut is_closed, mut ended) = (false, None);
-                while !is_closed || ended.is_none() {
-                    is_closed = is_closed || closer.connection_close(its) != Closing::Again;
-                    ended = ended.or_else(|| other.test(receive).expect("a live request"));
-                    watch.look("the end of a connection");
-                }
-                assert_eq!(ended.unwrap().result, Err(RequestError::PeerClosed));
-            });
-            let is_lost = |text: &String| text.contains("was lost");
-            assert!(!said.iter().any(is_lost), "round {round}: {said:?}");
-            into.release(other);
-            other.disconnect(theirs);
-        }
     }
 }
 

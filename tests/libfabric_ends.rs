@@ -63,46 +63,6 @@ fn word_of_an_end_that_is_no_more_ends_nothing_of_the_next() {
     }
 }
 
-/// The same of connected ends, of which one asks for the connection, whoever it is: what the end
-/// that is no more has asked for is over, and costs the next one a try at most.
-#[test]
-fn connected_end_that_nobody_answered_meets_the_next_end_of_the_other_side() {
-    for near in [0, 1] {
-        let Some(mut world) = strict_world(c"strict-msg") else { return };
-        let far = 1 - near;
-        let mut token = 0x77;
-        let mut hello = world.rails[near].peer_prepare(OTHER, token).unwrap();
-        let first = world.rails[far].peer_prepare(OTHER, 0x78).unwrap();
-        world.rails[far].peer_connect(OTHER, &hello).unwrap();
-        world.until_quiet();
-        world.rails[far].peer_fail(OTHER, DownCause::Failed);
-        let fence = world.post_to(far, OTHER, OpKind::Fence { generation: RailGeneration(1) });
-        assert!(world.end(far, fence));
-        world.rails[far].peer_detach(OTHER).unwrap();
-        let mut tries = 0;
-        loop {
-            token += 0x100;
-            let other = world.rails[far].peer_prepare(OTHER, token).unwrap();
-            assert_ne!(other.token, first.token);
-            world.rails[far].peer_connect(OTHER, &hello).unwrap();
-            world.rails[near].peer_connect(OTHER, &other).unwrap();
-            if world.exchanges(OTHER) {
-                break;
-            }
-            tries += 1;
-            assert!(tries < 2, "the second end of ours is new to everybody");
-            for side in [0, 1] {
-                let kind = OpKind::Fence { generation: RailGeneration(1) };
-                let fence = world.post_to(side, OTHER, kind);
-                assert!(world.end(side, fence));
-                world.rails[side].peer_detach(OTHER).unwrap();
-            }
-            hello = world.rails[near].peer_prepare(OTHER, token + 1).unwrap();
-        }
-        println!("{near}: {tries} tries in vain");
-    }
-}
-
 /// A region that was told of with the hello was held until the number was prepared again.
 #[test]
 fn peer_that_cannot_be_joined_holds_no_region() {

@@ -23,10 +23,8 @@ const WRITES: usize = 20;
 /// Rounds that are longer than what was on its way takes.
 const QUIET: u32 = 64;
 
-/// Those with connected endpoints come last.
-const PROVIDERS: [&CStr; 8] =
-    [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"shm", c"udp;ofi_rxd", c"tcp@msg", c"net@msg"];
-const STRICT: [&CStr; 11] = [
+const PROVIDERS: [&CStr; 6] = [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"shm", c"udp;ofi_rxd"];
+const STRICT: [&CStr; 7] = [
     c"strict",
     c"strict-domain",
     c"strict-short",
@@ -35,10 +33,6 @@ const STRICT: [&CStr; 11] = [
     c"efa",
     c"cxi",
     c"strict-shuffled",
-    c"strict-msg",
-    c"strict-msg-short",
-    c"strict-msg-bound",
-    c"strict-msg-bound-short",
 ];
 
 fn strict_world(provider: &'static CStr) -> Option<World> {
@@ -62,7 +56,7 @@ fn each(try_it: impl Fn(&mut World)) {
         }
     }
     // in the guest of tests/vm there are RDMA devices, and all else is tried outside
-    for provider in if in_guest { &[c"verbs@msg"][..] } else { &PROVIDERS[..] } {
+    for provider in if in_guest { &[c"verbs;ofi_rxm"][..] } else { &PROVIDERS[..] } {
         let provider = *provider;
         let config = Config { provider: Some(provider), ..Config::DEFAULT };
         match World::open(&config) {
@@ -79,7 +73,7 @@ fn each(try_it: impl Fn(&mut World)) {
 
 /// What newer versions have in `tcp`.
 fn is_older(provider: &CStr) -> bool {
-    provider == c"net" || provider == c"net@msg"
+    provider == c"net"
 }
 
 fn quiet(world: &mut World) {
@@ -153,29 +147,18 @@ fn comes_back_with_all_receives(world: &mut World) {
     assert!(world.end(0, id), "the new use does not work");
 }
 
-/// A fence is the writer's word: it waits for it, and never longer than until the writer polls. Of
-/// a connected endpoint it is our own act.
+/// A fence is the writer's word: it waits for it, and never longer than until the writer polls.
 #[test]
 fn fence_waits_for_the_word_of_the_writer() {
     each(|world| {
         let id = world.write(1, 0, 64);
         assert!(world.end(1, id));
         let fence = world.fence(0);
-        let is_connected = world.rails[0].traits().connected;
-        // of a connected one not before the peer was told, or takes no word
-        let looks = if is_connected { 100 * QUIET } else { QUIET };
-        for _ in 0..looks {
-            if world.result(0, fence).is_some() {
-                break;
-            }
+        for _ in 0..QUIET {
             world.poll_side(0);
             let_library_work();
         }
-        match is_connected {
-            // nothing of the writer's reaches an endpoint that was closed
-            true => assert_eq!(world.result(0, fence), Some(Ok(())), "a fence that waits"),
-            false => assert_eq!(world.result(0, fence), None, "a fence without the writer's word"),
-        }
+        assert_eq!(world.result(0, fence), None, "a fence without the writer's word");
         assert!(world.end(0, fence));
         world.until("the writer is told", |world| world.downs(1) == 1);
         let refused = world.write_kind(1, 0, 64);
@@ -393,7 +376,7 @@ fn threads_register_beside_the_polling_one() {
 fn three_hundred_peers_of_one_endpoint() {
     const PEERS: u32 = 300;
     let limits = Limits { peers_max: PEERS, regions_max: 4, payload_bytes_max: 256 };
-    for provider in [c"shm", c"tcp", c"net", c"tcp@msg", c"net@msg"] {
+    for provider in [c"shm", c"tcp", c"net"] {
         let config = Config { provider: Some(provider), ..Config::DEFAULT };
         let mut world = match World::open_with(&config, limits) {
             Ok(world) if !reaches_its_own_process(&world.rails[0]) => continue,
@@ -440,12 +423,7 @@ fn three_hundred_peers_of_one_endpoint() {
 
 #[test]
 fn scope_is_chosen_by_what_the_provider_wants() {
-    for (provider, scope) in [
-        (c"strict", Scope::Endpoint),
-        (c"strict-domain", Scope::Domain),
-        (c"strict-msg", Scope::Domain),
-        (c"strict-msg-bound", Scope::Connection),
-    ] {
+    for (provider, scope) in [(c"strict", Scope::Endpoint), (c"strict-domain", Scope::Domain)] {
         let Some(world) = strict_world(provider) else { return };
         assert_eq!(world.rails[0].scope(), scope);
     }

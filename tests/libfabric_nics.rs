@@ -98,7 +98,7 @@ fn address_stays_as_long_as_an_op_to_it_is_under_way() {
 /// first.
 #[test]
 fn domain_that_is_named_is_the_one_that_is_opened() {
-    for provider in [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"udp;ofi_rxd", c"tcp@msg"] {
+    for provider in [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"udp;ofi_rxd"] {
         let config = Config { provider: Some(provider), ..Config::DEFAULT };
         // what it opens by itself, and the one that every host has
         let Ok(first) = World::open(&config) else { continue };
@@ -264,7 +264,7 @@ fn network_of_other_endpoints_is_passed_over() {
 fn survey_tells_of_no_provider_that_a_rail_would_refuse() {
     let Some(found) = surveyed() else { return };
     let names: Vec<_> = found.offers.iter().map(|offer| offer.provider.as_str()).collect();
-    for taken in ["strict", "strict-msg@msg", "strict-msg-bound@msg"] {
+    for taken in ["strict", "strict-domain"] {
         assert!(names.contains(&taken), "{names:?}");
     }
     for refused in ["strict-prefix", "strict-messages", "strict-tiny"] {
@@ -341,7 +341,7 @@ fn survey_tells_how_fast_a_device_is() {
 #[test]
 fn words_that_find_no_room_at_first_take_no_place_for_good() {
     const WRITES: u32 = 300;
-    for provider in [c"strict-msg-short", c"strict-again-wordless"] {
+    for provider in [c"strict-again-short", c"strict-again-wordless"] {
         let Some(mut world) = strict_world(provider) else { return };
         for word in 0..WRITES {
             let kind = write_with_word(&world, 0, word);

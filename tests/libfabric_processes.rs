@@ -10,8 +10,8 @@ use libfabric_support::end::{End, WHICH, join, pipe};
 use libfabric_support::{LIMITS, PEER, World, reaches_its_own_process, skip};
 use std::io::Read;
 
-const PROVIDERS: [&str; 8] =
-    ["tcp", "tcp;ofi_rxm", "net", "sockets", "shm", "udp;ofi_rxd", "tcp@msg", "net@msg"];
+const PROVIDERS: [&str; 6] = ["tcp", "tcp;ofi_rxm", "net", "sockets", "shm", "udp;ofi_rxd"];
+
 /// Runs in children alone: answers every message with a message, and every word with a write.
 #[test]
 fn child() {

@@ -6,7 +6,7 @@ mod libfabric_support;
 use crosstie::provider::libfabric::sys::abi::{CqEntry, CqErrEntry, CqErrRoom};
 use crosstie::provider::libfabric::sys::calls::FidEp;
 use crosstie::provider::libfabric::sys::{
-    Cq, Domain, Endpoint, Fabric, Info, Library, Registration, Vector, numbers as n,
+    Cq, Domain, Endpoint, EventQueue, Fabric, Info, Library, Registration, Vector, numbers as n,
 };
 use libfabric_support::{Layout, error_write, skip, strict, write_raw};
 use std::ffi::{CStr, c_void};
@@ -21,7 +21,7 @@ const WHICH: &str = "XTIE_STRICT_MISUSE";
 /// Two endpoints of a domain, which know each other, with memory of their own. Nothing is closed
 /// but by who tries what that does.
 struct Fixture {
-    _library: Library,
+    library: Library,
     info: ManuallyDrop<Info>,
     fabric: ManuallyDrop<Fabric>,
     domain: ManuallyDrop<Domain>,
@@ -84,7 +84,7 @@ impl Fixture {
             assert_eq!(ends[from].vector.insert(&name[..length]).unwrap(), 0);
         }
         Fixture {
-            _library: library,
+            library,
             info: ManuallyDrop::new(info),
             fabric: ManuallyDrop::new(fabric),
             domain: ManuallyDrop::new(domain),
@@ -252,6 +252,31 @@ const MISUSES: &[Misuse] = &[
             unsafe { ManuallyDrop::drop(&mut at.ends[0].cq) };
         },
         "a completion queue closed before its endpoint",
+    ),
+    (
+        "event queue before its endpoint",
+        c"strict",
+        |at| {
+            let events = EventQueue::open(&at.fabric, 4).unwrap();
+            let (End { cq, vector, .. }, mut joined) = (&at.ends[0], Some(events));
+            let joins = (&**cq, &**vector);
+            let endpoint =
+                Endpoint::open_watched(&at.domain, &at.info, joins, &mut joined, false).unwrap();
+            drop(joined.expect("it can be joined"));
+            drop(endpoint);
+        },
+        "an event queue closed before its endpoints",
+    ),
+    (
+        "network before its event queue",
+        c"strict",
+        |at| {
+            let other = Fabric::open(&at.library, &at.info).unwrap();
+            let events = EventQueue::open(&other, 4).unwrap();
+            drop(other);
+            drop(events);
+        },
+        "a network closed before its event queues",
     ),
     (
         "domain before its objects",

@@ -80,5 +80,4 @@ fn fewer_callers_are_asked_for_where_no_offer_to_all_of_them_fits() {
 #[test]
 fn all_take_turns_where_one_may_call() {
     takes_turns(c"strict-one", Callers::One);
-    takes_turns(c"strict-one-msg", Callers::One);
 }

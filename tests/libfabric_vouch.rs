@@ -103,11 +103,6 @@ fn connection_whose_rail_carries_messages_outlives_tcp() {
     apart(|| lose_tcp("strict", Away::Busy));
 }
 
-#[test]
-fn connection_whose_endpoints_are_its_own_outlives_tcp() {
-    apart(|| lose_tcp("strict-msg", Away::Busy));
-}
-
 /// Nothing is sent that the peer could answer, unless it is asked something.
 #[test]
 fn connection_whose_rail_lives_outlives_tcp_without_messages() {

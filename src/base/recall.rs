@@ -9,14 +9,8 @@ const WANTED: u32 = 1;
 /// It goes as soon as nobody holds it: its owner does not ask again, and may use what it stood for
 /// otherwise.
 const DOOMED: u32 = 2;
-/// It is being made usable for somebody.
-const MAKING: u32 = 4;
 
 /// One thing's state, for its owner, any thread, and for the one thread that lets others use it.
-///
-/// Nothing is made usable that was given up: [`DOOMED`] and [`MAKING`] are bits of one word, whose
-/// changes have one order. Either [`Recall::doom`] was first, and [`Recall::make_begin`] sees it;
-/// or it finds that the thing is being made usable, and says so.
 #[derive(Debug, Default)]
 pub struct Recall(AtomicU32);
 
@@ -36,36 +30,20 @@ impl Recall {
         self.0.load(Ordering::Acquire) & (WANTED | DOOMED) != 0
     }
 
-    /// Its owner gives it up. `false`: not now, because it is being made usable.
-    #[must_use]
-    pub fn doom(&self) -> bool {
-        let doomed = |word: u32| (word & MAKING == 0).then_some(word | DOOMED);
-        // acquire: [made]; release: [doomed], what its owner did with it before
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doomed).is_ok()
+    /// Its owner gives it up.
+    pub fn doom(&self) {
+        // release: [doomed], what its owner did with it before
+        self.0.fetch_or(DOOMED, Ordering::Release);
     }
 
     /// Whether its owner has given it up.
     pub fn is_doomed(&self) -> bool {
+        // acquire: [doomed]
         self.0.load(Ordering::Acquire) & DOOMED != 0
     }
 
-    /// From now on it is made usable, until [`Recall::make_end`]. `false`: it was given up before,
-    /// so that it may not; that is to be ended, too.
-    #[must_use]
-    pub fn make_begin(&self) -> bool {
-        // acquire: [doomed]
-        self.0.fetch_or(MAKING, Ordering::Acquire) & DOOMED == 0
-    }
-
-    /// It is usable, or will not be.
-    pub fn make_end(&self) {
-        // release: [made], it is usable before it is given up
-        self.0.fetch_and(!MAKING, Ordering::Release);
-    }
-
-    /// Its place is another's, or nobody's: what was said of it is over. The thread that makes
-    /// things usable may still look at the one before.
+    /// Its place is another's, or nobody's: what was said of it is over.
     pub fn reset(&self) {
-        self.0.fetch_and(MAKING, Ordering::Release);
+        self.0.store(0, Ordering::Release);
     }
 }

@@ -193,7 +193,7 @@ fn build(layout: Layout) -> Option<CString> {
         }
     };
     compiler.arg(format!("-Wl,--version-script={sources}/{map}"));
-    for source in ["strict.c", "memory.c", "endpoint.c", "connect.c"] {
+    for source in ["strict.c", "memory.c", "endpoint.c", "events.c"] {
         compiler.arg(format!("{sources}/{source}"));
     }
     let done = compiler.output().expect("a C compiler");

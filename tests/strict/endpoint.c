@@ -126,16 +126,8 @@ static struct op *receive_take(struct endpoint *ep) {
 /* Of a strange provider's receives, those that end twice: messages that are held when they came. */
 enum { TWICE_MIN = 512 };
 
-/* Before an endpoint that is connected loses its registrations, its connection has ended, and what
- * it had posted with it. One that is shared closes them first. */
-static void check_kept(const struct kind *kind, const struct op *op) {
-    if (kind->faults & CONNECTS && op->local && !op->local->is_open)
-        stop("a registration closed while an op used it");
-}
-
 static void received(struct endpoint *ep, struct op *receive, uint64_t flags, size_t length,
                      uint64_t data) {
-    check_kept(ep->domain->kind, receive);
     struct fi_cq_data_entry entry = {receive->context, flags, length, NULL, data};
     context_give(ep->domain->kind, receive->context);
     complete(ep->queue, entry, 0);
@@ -187,7 +179,6 @@ PUBLIC void strict_hold(int on) {
 /* Carries one op out. 0: it must wait for a receive. */
 static int carry_out(struct endpoint *ep, struct op *op) {
     const struct kind *kind = ep->domain->kind;
-    check_kept(kind, op);
     char *source = op->copy ? op->copy : op->start;
     if (op->verb == SEND) {
         struct op *receive = receive_take(ep);
@@ -336,13 +327,6 @@ static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void
         stop("an op posted to a closed endpoint");
     if (!ep->is_enabled)
         stop("an op posted to an endpoint that was not enabled");
-    int connects = ep->domain->kind->faults & CONNECTS;
-    if (connects && op.verb != RECEIVE && ep->phase != CONNECTED && ep->phase != ENDED)
-        stop("an op posted to an endpoint that is not connected");
-    if (connects && op.verb != RECEIVE && ep->phase == ENDED) {
-        pthread_mutex_unlock(&lock);
-        return -FI_ENOTCONN;
-    }
     if (ep->domain->kind->faults & SAYS_AGAIN && op.verb != RECEIVE && ep->posts++ % 2 == 0) {
         pthread_mutex_unlock(&lock);
         return -FI_EAGAIN;
@@ -371,13 +355,12 @@ static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void
     } else {
         check_local(ep, descriptor, op.start, op.length);
         context_take(ep, op.context);
-        made->local = descriptor;
     }
     if (op.verb == SEND)
         made->sum = sum_of(op.start, op.length);
     struct op **list = &ep->receives;
     if (op.verb != RECEIVE) {
-        struct endpoint *peer = connects ? ep->peer : to < 256 ? ep->vector->ends[to] : NULL;
+        struct endpoint *peer = to < 256 ? ep->vector->ends[to] : NULL;
         if (!peer)
             stop("an op to an address that is not in the vector");
         if (!peer->is_open) {
@@ -499,22 +482,6 @@ static int adds_alone(struct fid_ep *fid, enum fi_datatype type, enum fi_op op, 
 
 /* ---------------------------------------------------------------- endpoints */
 
-/* The connection has ended: what was posted comes back. */
-void flush(struct endpoint *ep) {
-    for (struct op *receive; (receive = receive_take(ep)); free(receive)) {
-        context_give(ep->domain->kind, receive->context);
-        complete(ep->queue,
-                 (struct fi_cq_data_entry){receive->context, FI_MSG | FI_RECV, 0, NULL, 0},
-                 FI_ECANCELED);
-    }
-    for (struct op *op = ep->inbound; op;) {
-        struct op *next = op->next;
-        end_op(op, FI_ECONNRESET);
-        op = next;
-    }
-    ep->inbound = NULL;
-}
-
 static int close_endpoint(struct fid *fid) {
     struct endpoint *ep = (struct endpoint *)fid;
     enter(ep->domain, ep->queue);
@@ -523,10 +490,6 @@ static int close_endpoint(struct fid *fid) {
         stop("an endpoint closed twice");
     if (ep->regions)
         stop("an endpoint closed before its registrations");
-    if (ep->domain->kind->faults & CONNECTS) {
-        end_request(ep);
-        end_connection(ep);
-    }
     if (ep->domain->kind->faults & LINGERS)
         linger(ep);
     ep->is_open = 0;
@@ -538,7 +501,7 @@ static int close_endpoint(struct fid *fid) {
         ep->queue->users--;
     }
     if (ep->events)
-        forget_events(ep);
+        ep->events->users--;
     if (ep->vector)
         ep->vector->users--;
     ep->domain->objects--;
@@ -560,7 +523,6 @@ static int close_endpoint(struct fid *fid) {
 
 static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
     struct endpoint *ep = (struct endpoint *)fid;
-    int connects = ep->domain->kind->faults & CONNECTS;
     if (ep->is_enabled)
         stop("an endpoint joined to something after it was enabled");
     struct queue *queue = ep->queue;
@@ -577,7 +539,7 @@ static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
         return -FI_EINVAL;
     } else if (other->fclass == FI_CLASS_EQ) {
         bind_events(ep, (struct events *)other);
-    } else if (!connects && other->fclass == FI_CLASS_AV) {
+    } else if (other->fclass == FI_CLASS_AV) {
         ep->vector = (struct vector *)other;
         ep->vector->users++;
     } else {
@@ -593,8 +555,8 @@ static int control_endpoint(struct fid *fid, int command, void *argument) {
     (void)argument;
     if (command != FI_ENABLE)
         return -FI_ENOSYS;
-    if (!ep->queue || (!ep->vector && !ep->events))
-        stop("an endpoint enabled without a queue, or without a vector or an event queue");
+    if (!ep->queue || !ep->vector)
+        stop("an endpoint enabled without a queue, or without a vector");
     if (ep->has_shortcut)
         stop("an endpoint that goes another way within its host");
     enter(ep->domain, ep->queue);
@@ -629,11 +591,7 @@ static int set_option(struct fid *fid, int level, int name, const void *value, s
 int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **out, void *ours) {
     static struct fi_ops fid_ops = {sizeof fid_ops, close_endpoint, bind_endpoint,
                                     control_endpoint, NULL, NULL, NULL};
-    static struct fi_ops_cm cm = {.size = sizeof cm,
-                                  .getname = name_of,
-                                  .connect = connect_endpoint,
-                                  .accept = accept_request,
-                                  .shutdown = shut_down};
+    static struct fi_ops_cm cm = {.size = sizeof cm, .getname = name_of};
     static struct fi_ops_msg msg = {.size = sizeof msg,
                                     .recv = post_receive,
                                     .send = post_send,
@@ -669,10 +627,6 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     enter(ep->domain, NULL);
     pthread_mutex_lock(&lock);
     ep->domain->objects++;
-    if (info->handle)
-        take_request(ep, info->handle);
-    else if (ep->domain->kind->faults & CONNECTS && !info->dest_addr)
-        stop("an endpoint that is to ask for a connection, of nobody");
     pthread_mutex_unlock(&lock);
     leave(ep->domain, NULL);
     *out = &ep->fid;

@@ -122,8 +122,6 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
     if (domain->kind->faults & REFUSES_MEMORY ||
         (domain->kind->faults & REFUSES_LONG && length >= LONG_BYTES))
         return -FI_ENOMEM;
-    if (domain->kind->faults & TAKES_TIME)
-        nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     if (!is_mapped(start, length))
         stop("a registration of memory that is not mapped");
     enter(domain, NULL);

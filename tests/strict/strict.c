@@ -5,15 +5,12 @@
  *
  *   - a registration used on an endpoint that it is not bound to, or not enabled, or made of
  *     memory that is not mapped;
- *   - a descriptor that is missing, closed, or of other memory, or, where endpoints are connected,
- *     whose registration is closed while an op uses it;
+ *   - a descriptor that is missing, closed, or of other memory;
  *   - an endpoint, queue, vector, domain or network closed before what was made of it;
  *   - a key used twice, ever;
  *   - a call on what was closed; a completion without room; a context in use twice, or written to;
  *   - hints that the library did not allocate, or fields of it that the caller must not know;
- *   - two threads inside of what is one thread's at a time;
- *   - an op on an endpoint whose connection does not stand, a connection granted that nobody asked
- *     for or asked for twice, a request that is never answered or answered twice.
+ *   - two threads inside of what is one thread's at a time.
  *
  * With -DLAYOUT_2 its structures are as long as those of libfabric 2.x. Of functions that take such
  * structures it has older versions, too, as the real one (one.map, two.map), which end the program.
@@ -30,6 +27,7 @@ static const struct kind kinds[] = {
     {"strict-short", FI_MR_LOCAL | FI_MR_ENDPOINT, FI_CONTEXT2, 4, 4, ALL_ORDERS, 0},
     {"strict-silent", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, FI_ORDER_SAS, 0},
     {"strict-again", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS, SAYS_AGAIN},
+    {"strict-again-short", FI_MR_LOCAL, FI_CONTEXT, 4, 4, FI_ORDER_SAS, SAYS_AGAIN},
     {"strict-again-unordered", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, FI_ORDER_SAS,
      SAYS_AGAIN},
     {"strict-memory", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_MEMORY},
@@ -48,29 +46,7 @@ static const struct kind kinds[] = {
     {"strict-away-long", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
      STAYS_AWAY | REFUSES_LONG},
     {"strict-length", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LIES_ABOUT_LENGTH},
-    /* connected one to one: all orders; little order, short keys and words, and no room */
-    {"strict-msg", ENDPOINT_SCOPED & ~FI_MR_ENDPOINT, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
-     CONNECTS},
-    {"strict-msg-short", FI_MR_LOCAL, FI_CONTEXT, 4, 4, FI_ORDER_SAS, CONNECTS | SAYS_AGAIN},
-    /* the same with registrations that are bound to each endpoint; who polls and posts makes them,
-     * so that what lets one thread at a queue meets no other */
-    {"strict-msg-bound", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS, CONNECTS},
-    {"strict-msg-bound-short", FI_MR_LOCAL | FI_MR_ENDPOINT, FI_CONTEXT, 4, 4, FI_ORDER_SAS,
-     CONNECTS | SAYS_AGAIN | ONE_AT_QUEUE},
-    {"strict-msg-bound-one", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
-     CONNECTS | ONE_IN_DOMAIN},
-    {"strict-msg-bound-overrun", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
-     CONNECTS | OVERRUNS},
-    {"strict-msg-bound-deaf", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | DEAF},
-    {"strict-msg-bound-long", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
-     CONNECTS | REFUSES_LONG},
-    {"strict-msg-bound-memory", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
-     CONNECTS | REFUSES_MEMORY},
-    {"strict-msg-bound-slow", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
-     CONNECTS | TAKES_TIME},
     {"strict-regrets", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, OVERRUNS | REGRETS},
-    {"strict-msg-overrun", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | OVERRUNS},
-    {"strict-msg-deaf", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | DEAF},
     /* as libfabric 1.17 has it */
     {"net", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_A_TIME},
     /* one thread at a time at a queue and its endpoints, or at all */
@@ -80,7 +56,6 @@ static const struct kind kinds[] = {
      ONE_AT_QUEUE | SHARES_IF_SAFE},
     {"strict-completion-domain", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_QUEUE},
     {"strict-one", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, ALL_ORDERS, ONE_IN_DOMAIN},
-    {"strict-one-msg", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | ONE_IN_DOMAIN},
     {"strict-hmem", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS, 0},
     /* what those of NICs do, and none of software */
     {"efa", ENDPOINT_SCOPED & ~FI_MR_ENDPOINT, 0, 4, 4, FI_ORDER_SAS,
@@ -91,15 +66,9 @@ static const struct kind kinds[] = {
     {"cxi", FI_MR_ENDPOINT | FI_MR_ALLOCATED, 0, 4, 8, FI_ORDER_SAS, REFUSES_WORDS},
     {"strict-wordless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_WORDS},
     {"strict-full", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, SAYS_NO_MEMORY},
-    {"strict-msg-full", FI_MR_LOCAL, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
-     CONNECTS | SAYS_NO_MEMORY},
     {"strict-fills", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FILLS_UP},
-    {"strict-msg-fills", FI_MR_LOCAL, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
-     CONNECTS | FILLS_UP},
     {"strict-poor", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LACKS_MEMORY},
     {"strict-cut", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, CUTS_WORDS},
-    {"strict-msg-cut", FI_MR_LOCAL, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
-     CONNECTS | CUTS_WORDS},
     {"strict-beside", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FAILS_BESIDE},
     {"strict-again-wordless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
      SAYS_AGAIN | REFUSES_WORDS},
@@ -110,10 +79,6 @@ static const struct kind kinds[] = {
     {"strict-dies", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DIES},
     {"strict-flood", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FLOODS},
     {"strict-event-flood", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FLOODS_EVENTS},
-    {"strict-msg-event-flood", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS,
-     CONNECTS | FLOODS_EVENTS},
-    {"strict-msg-event-failures", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS,
-     CONNECTS | FAILS_EVENTS},
     /* as sockets do it */
     {"strict-lingers", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LINGERS},
     {"strict-tiny", FI_MR_LOCAL, FI_CONTEXT, 2, 8, ALL_ORDERS, 0},
@@ -142,7 +107,6 @@ struct domain_attr {
 
 struct offer {
     uint64_t mark;
-    struct fabric *requested; /* of a request for a connection: its network */
     struct fi_info info;
     struct fi_tx_attr tx;
     struct fi_rx_attr rx;
@@ -207,21 +171,12 @@ PUBLIC void fi_freeinfo(struct fi_info *info) {
     while (info) {
         struct offer *offer = offer_of(checked(info));
         info = info->next;
-        if (offer->requested)
-            offer->requested->requests--;
         free(offer->domain.attr.name);
         free(offer->fabric.prov_name);
         free(offer->fabric.name);
         offer->mark = 0;
         free(offer);
     }
-}
-
-struct fi_info *request_info(struct fabric *fabric, const struct fi_info *info) {
-    struct fi_info *copy = fi_dupinfo(info);
-    offer_of(copy)->requested = fabric;
-    fabric->requests++;
-    return copy;
 }
 
 /* A device of 200 Gbit/s, as far as the provider knows it. */
@@ -233,7 +188,6 @@ static struct fid_nic *nic_of_kind(const struct kind *kind) {
 }
 
 static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_info *hints) {
-    enum fi_ep_type type = kind->faults & CONNECTS ? FI_EP_MSG : FI_EP_RDM;
     int shares = kind->faults & SHARES_IF_SAFE;
     shares = shares && hints->domain_attr->threading == FI_THREAD_SAFE;
     enum fi_threading threading = kind->faults & ONE_IN_DOMAIN           ? FI_THREAD_DOMAIN
@@ -248,7 +202,7 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
         return NULL;
     if (kind->mr_mode & ~hints->domain_attr->mr_mode || kind->mode & ~hints->mode)
         return NULL;
-    if (hints->ep_attr->type != type)
+    if (hints->ep_attr->type != FI_EP_RDM && hints->ep_attr->type != FI_EP_UNSPEC)
         return NULL;
     if (hints->domain_attr->threading == FI_THREAD_SAFE && threading != FI_THREAD_SAFE)
         return NULL;
@@ -266,7 +220,7 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
     }
     offer->tx.inject_size = 128;
     offer->tx.size = offer->rx.size = 1024;
-    offer->ep.type = type;
+    offer->ep.type = FI_EP_RDM;
     offer->ep.rx_ctx_cnt = shares ? FI_SHARED_CONTEXT : 1;
     offer->ep.max_msg_size = 1ull << 40;
     offer->ep.max_order_raw_size = offer->ep.max_order_war_size = 1ull << 40;
@@ -305,12 +259,7 @@ PUBLIC int fi_getinfo(uint32_t version, const char *node, const char *service, u
         if (wanted && strcmp(wanted, kinds[n].name))
             continue;
         if ((*last = offer_of_kind(&kinds[n], hints))) {
-            if (kinds[n].faults & CONNECTS) {
-                /* as tcp has it: first the one whose receives are those of several */
-                (*last)->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
-                last = &(*last)->next;
-                *last = offer_of_kind(&kinds[n], hints);
-            } else if (kinds[n].faults & DIRECT_FIRST) {
+            if (kinds[n].faults & DIRECT_FIRST) {
                 free((*last)->fabric_attr->name);
                 (*last)->fabric_attr->name = strdup(OTHER_NETWORK);
                 last = &(*last)->next;
@@ -349,9 +298,7 @@ static int close_fabric(struct fid *fid) {
     if (fabric->domains)
         stop("a network closed before its domains");
     if (fabric->others)
-        stop("a network closed before its event queues and listeners");
-    if (fabric->requests)
-        stop("an offer that came with a request and was never freed");
+        stop("a network closed before its event queues");
     fabric->is_open = 0;
     return 0;
 }
@@ -408,7 +355,6 @@ PUBLIC int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **out, void 
                                     NULL, NULL, NULL};
     static struct fi_ops_fabric ops = {.size = sizeof ops,
                                        .domain = open_domain,
-                                       .passive_ep = open_listener,
                                        .eq_open = open_events};
     struct fabric *fabric = calloc(1, sizeof *fabric);
     for (size_t n = 0; n < sizeof kinds / sizeof *kinds; n++)

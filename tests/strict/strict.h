@@ -41,14 +41,13 @@ enum {
     LIES_ABOUT_LENGTH = 1 << 10, /* writes less at a time than it says */
     ONE_AT_A_TIME = 1 << 11,   /* no two threads at its registrations, nor at what looks for them */
     STAYS_AWAY = 1 << 12,      /* of its endpoints, the third and fourth cannot be opened */
-    CONNECTS = 1 << 13,        /* no fault: its endpoints are connected one to one */
-    ONE_AT_QUEUE = 1 << 14,    /* nor this: FI_THREAD_COMPLETION */
+    ONE_AT_QUEUE = 1 << 14,    /* no fault: FI_THREAD_COMPLETION */
     ONE_IN_DOMAIN = 1 << 15,   /* nor this: FI_THREAD_DOMAIN */
     SHARES_IF_SAFE = 1 << 16,  /* nor this: for all threads it has shared receives alone */
     REFUSES_WORDS = 1 << 17,   /* says that words go with writes, and refuses them, as cxi does */
     FORGETS_OPS = 1 << 18,     /* whose address is taken out, nothing to it ever ends, as of efa */
     FAILS_BESIDE = 1 << 19,    /* its failure belongs to no op, and is told to an event queue */
-    REFUSES_EVENTS = 1 << 20,  /* joins no shared endpoint to an event queue */
+    REFUSES_EVENTS = 1 << 20,  /* joins no endpoint to an event queue */
     ORDERS_IF_ASKED = 1 << 21, /* no fault: it keeps the orders that it is asked for */
     SHUFFLES = 1 << 22,        /* nor this: what was sent last comes first, one with two looks */
     DIRECT_FIRST = 1 << 23,    /* nor this: another network of its comes first, that of efa */
@@ -67,11 +66,9 @@ enum {
     FILLS_UP = 1ull << 35,     /* no post finds room, when it is told so */
     LACKS_MEMORY = 1ull << 34, /* after a while no post finds memory any more */
     REFUSES_LONG = 1ull << 36, /* no registration of long memory */
-    FLOODS_EVENTS = 1ull << 38, /* events of nobody, ever again, once a connection stands */
-    FAILS_EVENTS = 1ull << 39, /* the same of failures */
+    FLOODS_EVENTS = 1ull << 38, /* events of nobody, ever again */
     MISCOUNTS = 1ull << 41, /* after a while its queue says that it gave more than it was asked
                                for */
-    TAKES_TIME = 1ull << 37,   /* no fault: a registration takes half a millisecond */
 };
 
 /* What is long to a provider with REGRETS: no buffer of a rail's own. */
@@ -110,7 +107,7 @@ struct used_key {
 
 struct fabric {
     struct fid_fabric fid;
-    int is_open, domains, others, requests, is_entered;
+    int is_open, domains, others, is_entered;
     const struct kind *kind;
 };
 
@@ -157,12 +154,8 @@ struct op {
     char *copy; /* of what was injected */
     uint64_t data, flags, address, key, sum;
     int held, lingers;
-    struct region *local; /* of what was not injected */
     struct op *next;
 };
-
-/* How far a connection has come. */
-enum phase { NEW, ASKED, GRANTED, CONNECTED, ENDED };
 
 struct endpoint {
     struct fid_ep fid;
@@ -173,45 +166,12 @@ struct endpoint {
     struct op *receives, *inbound;
     struct endpoint *next; /* of the same queue */
     struct events *events;
-    struct request *request;
-    struct endpoint *peer;
-    enum phase phase;
-};
-
-struct event {
-    uint32_t what;
-    struct fid *fid;
-    struct request *request;
-    struct fi_info *info;
-    int err;
-    char data[56];
-    size_t length;
-    struct event *next;
 };
 
 struct events {
     struct fid_eq fid;
-    int is_open, users, was_connected;
+    int is_open, users, failures;
     struct fabric *fabric;
-    struct event *first;
-};
-
-struct listener {
-    struct fid_pep fid;
-    int is_open, is_listening;
-    struct fabric *fabric;
-    struct events *events;
-    struct fi_info *info;
-    struct request *requests;
-};
-
-/* Somebody asks for a connection. */
-struct request {
-    struct fid fid;
-    struct listener *listener;
-    struct endpoint *from;
-    int is_read, is_taken, is_answered;
-    struct request *next;
 };
 
 /* Ends the program with the word for what it did wrong. */
@@ -233,18 +193,8 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
 void move_on(struct endpoint *ep);
 void forget_ops(struct vector *vector, struct endpoint *peer);
 void fail_beside(struct endpoint *ep);
-void flush(struct endpoint *ep);
-struct fi_info *request_info(struct fabric *fabric, const struct fi_info *info);
 int open_events(struct fid_fabric *fid, struct fi_eq_attr *attr, struct fid_eq **out, void *ours);
-int open_listener(struct fid_fabric *fid, struct fi_info *info, struct fid_pep **out, void *ours);
-int connect_endpoint(struct fid_ep *fid, const void *address, const void *data, size_t length);
-int accept_request(struct fid_ep *fid, const void *data, size_t length);
-int shut_down(struct fid_ep *fid, uint64_t flags);
 /* With the lock held. */
 void bind_events(struct endpoint *ep, struct events *events);
-void take_request(struct endpoint *ep, struct fid *handle);
-void end_connection(struct endpoint *ep);
-void end_request(struct endpoint *ep);
-void forget_events(struct endpoint *ep);
 
 #endif

@@ -233,8 +233,7 @@ const LIBFABRIC: Group = Group {
             "that of the NIC (`efa`, `cxi`, `psm3`), if there is one and no RDMA port",
             "a name, as `crosstie info --all` shows it; `tcp` is `net` where the library has `net`",
             "The provider whose domains are rails beside TCP. One without a NIC, such as \
-             `tcp;ofi_rxm`, is for trials. `@msg` behind the name asks for its connected \
-             endpoints, also where it has shared ones.",
+             `tcp;ofi_rxm`, is for trials.",
         ),
         of(
             "CROSSTIE_OFI_DOMAINS",
@@ -422,7 +421,7 @@ pub const DEBUG: Group = Group {
         of("CROSSTIE_OFI_LIBRARY", "`libfabric.so.1`", "file or path", "The libfabric to load."),
         of(
             "CROSSTIE_OFI_SILENCE_MS",
-            "five eighths of `CROSSTIE_PEER_TIMEOUT_MS` with connected endpoints, else 0",
+            "0",
             "0 (never) or 100 to 86400000",
             "A libfabric rail is given up when nothing that was sent on it ends for so long, \
              although the peer's program polls.",

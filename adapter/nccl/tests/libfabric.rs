@@ -32,18 +32,10 @@ const OVER_LIBFABRIC: [(&str, &str); 4] = [
     ("CROSSTIE_SOCKET_IFNAME", "=lo"),
 ];
 
-/// The same with an endpoint for each peer.
-const OVER_CONNECTED: [(&str, &str); 4] =
-    [OVER_LIBFABRIC[0], ("CROSSTIE_OFI_PROVIDER", "tcp@msg"), OVER_LIBFABRIC[2], OVER_LIBFABRIC[3]];
-
 fn play(scenario: &str, version: u32) {
     let start = std::time::Instant::now();
     play_in(&OVER_LIBFABRIC, harness(), &plugin(), scenario, version);
     println!("{scenario} with v{version}: {} ms", start.elapsed().as_millis());
-}
-
-fn play_connected(scenario: &str) {
-    play_in(&OVER_CONNECTED, harness(), &plugin(), scenario, 12);
 }
 
 #[test]
@@ -52,7 +44,6 @@ fn domains_are_devices() {
     for version in [6, 9, 12] {
         play("nics_shown", version);
     }
-    play_connected("nics_shown");
     play("properties", 12);
 }
 
@@ -83,20 +74,11 @@ fn points_of_the_contract_hold_over_libfabric() {
     }
 }
 
-#[test]
-fn points_about_ends_hold_over_connected_endpoints() {
-    let Some(_alone) = provider() else { return };
-    for scenario in ["nics_fused", "bytes", "deep", "abort_busy", "peer_dies", "peer_returns"] {
-        play_connected(scenario);
-    }
-}
-
 /// A fence waits for the word of the peer, or two seconds. So did the thread that closed.
 #[test]
 fn close_waits_for_no_peer_over_libfabric() {
     let Some(_alone) = provider() else { return };
     play("closed_at_once", 12);
-    play_connected("closed_at_once");
 }
 
 /// The peer's next set-up stood while a connection was closed.
@@ -104,7 +86,6 @@ fn close_waits_for_no_peer_over_libfabric() {
 fn connections_are_made_while_closed_ones_wait_for_their_peer() {
     let Some(_alone) = provider() else { return };
     play("closed_aside", 12);
-    play_connected("closed_aside");
 }
 
 #[test]

@@ -5,11 +5,10 @@ extern crate std;
 
 use super::device::Rails;
 use super::settings::{Environment, REQUIRED};
-use crate::base::units::Span;
 use crate::host::log::{Level, say};
+use crate::provider::libfabric::Config;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
 use crate::provider::libfabric::settings::Settings;
-use crate::provider::libfabric::{CONNECTED, Config};
 use crate::wire::pair::PortHello;
 use std::format;
 use std::path::Path;
@@ -55,46 +54,8 @@ pub(in crate::host) fn hello_of(nic: &Nic) -> PortHello {
     PortHello { gid: nic.network, prefix_bits, kind: KIND, speed_mbit_s: nic.speed_mbps }
 }
 
-/// What a port is opened with. `silence_max`: how long a path may be silent whose end is fenced by
-/// our own act, as that of a connected endpoint is.
-pub(in crate::host) fn config_of<'a>(
-    nic: &'a Nic,
-    settings: &'a Settings,
-    silence_max: Span,
-) -> Config<'a> {
+/// What a port is opened with.
+pub(in crate::host) fn config_of<'a>(nic: &'a Nic, settings: &'a Settings) -> Config<'a> {
     let (provider, domain) = (Some(nic.provider.as_c_str()), Some(nic.domain.as_c_str()));
-    let is_connected = nic.provider.as_bytes().ends_with(CONNECTED.as_bytes());
-    let default = if is_connected { silence_max } else { Span(0) };
-    let silence_max = settings.silence_max.unwrap_or(default);
-    Config { provider, domain, silence_max, ..settings.config() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::borrow::ToOwned;
-    use std::ffi::CStr;
-
-    #[test]
-    fn silence_ends_rails_by_default_where_their_fence_is_our_own_act() {
-        let of = |provider: &CStr, settings: &Settings| {
-            let nic = Nic {
-                provider: provider.to_owned(),
-                domain: c"eth0".to_owned(),
-                network: 1,
-                network_name: "10.0.0.0/24".into(),
-                reaches_own: true,
-                reaches_others: true,
-                speed_mbps: 0,
-            };
-            config_of(&nic, settings, Span::millis(6250)).silence_max
-        };
-        let unset = Settings::default();
-        assert_eq!(of(c"tcp@msg", &unset), Span::millis(6250));
-        assert_eq!(of(c"tcp;ofi_rxm", &unset), Span(0), "its fence is the peer's word");
-        for silence_max in [Span(0), Span::millis(500)] {
-            let set = Settings { silence_max: Some(silence_max), ..Settings::default() };
-            assert_eq!([of(c"tcp@msg", &set), of(c"efa", &set)], [silence_max; 2]);
-        }
-    }
+    Config { provider, domain, ..settings.config() }
 }

@@ -71,16 +71,16 @@ impl Port {
     }
 
     fn config<'a>(&'a self, environment: &'a Environment) -> PortConfig<'a> {
-        // as of sockets whose data nobody acknowledges
-        let silence_max = Span(environment.peer_timeout.0 / 8 * 5);
         match self {
             Port::Verbs(port) => {
                 let config = rdma::config_of(port, &environment.verbs);
+                // as of sockets whose data nobody acknowledges
+                let silence_max = Span(environment.peer_timeout.0 / 8 * 5);
                 PortConfig::Verbs(verbs::Config { silence_max, ..config })
             }
             Port::Libfabric(nic) => {
                 let settings = &environment.libfabric;
-                PortConfig::Libfabric(libfabric::config_of(nic, settings, silence_max))
+                PortConfig::Libfabric(libfabric::config_of(nic, settings))
             }
             Port::Vendor(rail) => PortConfig::Vendor(vendor::config_of(rail)),
         }

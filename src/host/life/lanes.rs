@@ -78,8 +78,6 @@ pub(in crate::host) struct LanesTold {
     pub(in crate::host) ports_strange: [bool; PORTS_MAX],
     /// Why each port refuses ends of lanes, or did when it was asked last.
     pub(in crate::host) ports_refusing: [Option<PortPeerError>; PORTS_MAX],
-    /// Why each port refused memory for an end that was to be joined, the last time.
-    pub(in crate::host) ports_unregistered: [Option<PortPeerError>; PORTS_MAX],
 }
 
 impl LanesTold {
@@ -91,7 +89,6 @@ impl LanesTold {
         ports_lost: [None; PORTS_MAX],
         ports_strange: [false; PORTS_MAX],
         ports_refusing: [None; PORTS_MAX],
-        ports_unregistered: [None; PORTS_MAX],
     };
 }
 
@@ -252,21 +249,20 @@ impl Endpoint {
     pub(in crate::host) fn lanes_return(&mut self) {
         self.pairs_look();
         loop {
-            let (connection, lane, port) = hosted!(&mut self.machine, endpoint => {
+            let (connection, lane, is_port) = hosted!(&mut self.machine, endpoint => {
                 let Some((connection, lane)) = endpoint.next_lane_down() else { return };
                 let peer = endpoint.lane_peer(connection, lane);
                 let rail = endpoint.rail_mut();
                 let device = rail.ports().and_then(|ports| ports.device_of(peer));
-                let error = rail.ports().and_then(|ports| ports.error(peer));
                 // a queue pair that failed while it was joined is gone already
                 if rail.peer_detach(peer) == Err(CloseError::Busy) {
                     continue;
                 }
-                (connection, lane, device.map(|_| error))
+                (connection, lane, device.is_some())
             }, else return);
-            match port {
-                Some(error) => self.pair_offer(connection.0, lane, error),
-                None => self.lane_return(connection.0, lane),
+            match is_port {
+                true => self.pair_offer(connection.0, lane),
+                false => self.lane_return(connection.0, lane),
             }
         }
     }
@@ -373,10 +369,7 @@ impl Endpoint {
         let given_up = error.is_some_and(|error| error.is_given_up());
         let in_order = !given_up && self.may_be_in_order(connection, lane, view.code);
         let (told, failures) = (&mut self.lanes[place].told, view.stats.failures);
-        let say = match error.and_then(|error| error.unregistered()) {
-            Some(code) => told.look_refused(code, failures, up, now_ms),
-            None => told.look(failures, up, in_order, now_ms),
-        };
+        let say = told.look(failures, up, in_order, now_ms);
         if let Some(due_ms) = say.due_ms {
             self.lanes_told.due = self.lanes_told.due.min(Instant(due_ms * 1_000_000));
         }

@@ -74,16 +74,8 @@ pub(in crate::host) fn is_timeout(rail: Option<ConnectionRail>, code: i32) -> bo
 /// Why the next queue pair of a lane has to wait, whose last one is gone. `None`: it has not.
 ///
 /// A silent one has stood for long, and what came before says little: where short packets pass and
-/// long ones do not, every one of them joins, and takes messages with it. Nor what was carried
-/// before memory was refused, which the next one needs as well.
-fn wait_behind(
-    rail: Option<ConnectionRail>,
-    last: LaneView,
-    error: Option<PortError>,
-) -> Option<Later> {
-    if error.is_some_and(|error| error.unregistered().is_some()) {
-        return Some(Later::Lost(Span(0)));
-    }
+/// long ones do not, every one of them joins, and takes messages with it.
+fn wait_behind(rail: Option<ConnectionRail>, last: LaneView) -> Option<Later> {
     let is_silent = is_timeout(rail, last.code);
     let has_stood = last.stood.0 != 0 && last.ended < ENOUGH;
     if is_silent && (last.short_alone || has_stood) {
@@ -164,9 +156,9 @@ impl Endpoint {
         }
     }
 
-    /// Prepares the next queue pair of a lane whose last one is gone, of which the port said this.
+    /// Prepares the next queue pair of a lane whose last one is gone.
     #[cold]
-    pub(in crate::host) fn pair_offer(&mut self, index: u32, lane: u8, error: Option<PortError>) {
+    pub(in crate::host) fn pair_offer(&mut self, index: u32, lane: u8) {
         let now = self.now();
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
@@ -174,7 +166,7 @@ impl Endpoint {
         let last = endpoint.lane_view(connection, lane);
         let Some(place) = endpoint.rail().device_of(peer) else { return };
         let kind = self.port_rail(place);
-        let wait = last.map_or(Some(Later::Missed), |last| wait_behind(kind, last, error));
+        let wait = last.map_or(Some(Later::Missed), |last| wait_behind(kind, last));
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let rail = endpoint.rail_mut();
         match wait {
@@ -304,23 +296,6 @@ impl Endpoint {
         }
     }
 
-    /// An end that was prepared cannot be joined, and is tried again. That memory is refused for it
-    /// is the port's matter, of which people are told once; that the port has some again, each rail
-    /// says that comes into use.
-    #[cold]
-    fn join_tell(&mut self, lane: u8, place: usize, why: PortPeerError) {
-        if !why.is_unregistered() {
-            let text = format_args!("rail {lane} has no second end yet: {why}; tried again");
-            return say_of(Level::Info, text);
-        }
-        let Some(told) = self.lanes_told.ports_unregistered.get_mut(place) else { return };
-        let news = port_news(told, Some(why));
-        let Machine::Ports(endpoint) = &self.machine else { return };
-        if let (Some(_), Some(port)) = (news, endpoint.rail().device(place)) {
-            refusal_say(port, &why);
-        }
-    }
-
     /// A lane stays down, and TCP carries what it would have.
     #[cold]
     fn pair_error(&mut self, place: usize, error: &PortPeerError) {
@@ -364,7 +339,8 @@ impl Endpoint {
             let why = if waits_for_port { Later::Down } else { Later::Missed };
             rail.pair_later(peer, place, now, why);
             if let (Err(error), false) = (joined, waits_for_port) {
-                self.join_tell(lane, place, error);
+                let text = format_args!("rail {lane} has no second end yet: {error}; tried again");
+                say_of(Level::Info, text);
             }
             return;
         };
@@ -544,7 +520,6 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::libfabric;
     use crate::transport::rail::{LaneState, LaneStats};
 
     /// One that had carried a stripe of the peer's was prepared at once, although all of ours had
@@ -565,7 +540,7 @@ mod tests {
         };
         let lost = Some(Later::Lost(Span::millis(6250)));
         let none = Bytes(0);
-        let wait_behind = |last| wait_behind(Some(ConnectionRail::Verbs), last, None);
+        let wait_behind = |last| wait_behind(Some(ConnectionRail::Verbs), last);
         assert_eq!(wait_behind(works), None);
         assert_eq!(wait_behind(LaneView { ended: none, ..works }), lost);
         let joining = LaneView { ended: none, stood: Span(0), carried: false, ..works };
@@ -577,32 +552,7 @@ mod tests {
         assert_eq!(wait_behind(LaneView { code: 0, ended: none, ..works }), None);
         // what a vendor calls 110 is its own
         let vendor = Some(ConnectionRail::Vendor);
-        assert_eq!(super::wait_behind(vendor, LaneView { ended: none, ..works }, None), None);
-    }
-
-    /// It was prepared at once, carried what its memory allowed, and ended at what it did not.
-    #[test]
-    fn end_behind_one_that_memory_was_refused_to_waits_whatever_that_had_carried() {
-        let worked = LaneView {
-            state: LaneState::Down,
-            generation: 3,
-            code: libc::ENOMEM,
-            speed: 0,
-            control: false,
-            carried: true,
-            ended: ENOUGH,
-            stood: Span(0),
-            short_alone: false,
-            stats: LaneStats::default(),
-        };
-        let report = libfabric::ErrorReport::new(libc::ENOMEM, 0);
-        let refused = libfabric::ErrorReport { unregistered: true, ..report };
-        let wait_behind = |report| {
-            let error = Some(PortError::Libfabric(report));
-            super::wait_behind(Some(ConnectionRail::Libfabric), worked, error)
-        };
-        assert_eq!(wait_behind(refused), Some(Later::Lost(Span(0))));
-        assert_eq!(wait_behind(report), None);
+        assert_eq!(super::wait_behind(vendor, LaneView { ended: none, ..works }), None);
     }
 
     /// It is asked again for as long as the connection stands.

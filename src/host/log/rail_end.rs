@@ -59,8 +59,8 @@ mod tests {
         let texts = |nic, ends| RailEnd::both(nic, ends).map(|end| end.to_string());
         let four = ["10.0.0.1:4000", "10.0.0.2:4001"].map(|text| text.parse().unwrap());
         assert_eq!(texts("", Some(four)), ["10.0.0.1:4000", "10.0.0.2:4001"]);
-        let both = texts("tcp@msg eth0", Some(four));
-        assert_eq!(both, ["tcp@msg eth0 10.0.0.1:4000", "10.0.0.2:4001"]);
+        let both = texts("efa efa0", Some(four));
+        assert_eq!(both, ["efa efa0 10.0.0.1:4000", "10.0.0.2:4001"]);
         assert_eq!(texts("acme0", None), ["acme0", ""]);
         assert_eq!(texts("", None), ["", ""]);
         let six: SocketAddr = "[fd00:1111:2222:3333:4444:5555:6666:7777]:40112".parse().unwrap();

@@ -212,14 +212,14 @@ mod tests {
             lane: 1,
             peer: "ring",
             ends: None,
-            nic: "tcp@msg eth0",
+            nic: "efa efa0",
         };
         let report = libfabric::ErrorReport::new(libc::ECANCELED, -7);
         let error = Some(PortError::Libfabric(report));
         let said = std::format!("{at} {}", Loss { code: libc::ECANCELED, error, ..LOST });
         assert_eq!(
             said,
-            "rail 1 to ring over libfabric, tcp@msg eth0, was lost: errno 125, operation canceled \
+            "rail 1 to ring over libfabric, efa efa0, was lost: errno 125, operation canceled \
              (the provider's code -7); 1 other goes on, it is connected again"
         );
     }

@@ -13,9 +13,6 @@ const CLOSE_MS: u64 = 1000;
 const NEVER_MS: u64 = u64::MAX;
 /// Three losses and their returns.
 const LINES_MAX: u8 = 6;
-/// How long a rail has to be in use again until people are told, if it was lost because memory was
-/// refused: until some is needed the next time. The longest pause between two attempts.
-const PROVEN_MS: u64 = 60_000;
 
 /// What was told of a rail, and what is still to be told.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -30,8 +27,6 @@ pub(in crate::host) struct Told {
     back_ms: u64,
     /// That it was lost was told, and not yet that it is back.
     lost: bool,
-    /// Why memory was refused to it, if that was told, and not yet that it is back; else 0.
-    refused: i32,
     /// It has been in use.
     known: bool,
     /// Lines since then.
@@ -60,7 +55,6 @@ impl Told {
         lost_ms: NEVER_MS,
         back_ms: NEVER_MS,
         lost: false,
-        refused: 0,
         known: false,
         lines: 0,
         since_ms: 0,
@@ -75,13 +69,6 @@ impl Told {
         in_order: bool,
         now_ms: u64,
     ) -> Say {
-        if self.refused != 0 {
-            let due_ms = self.hold(failures, up, now_ms);
-            if due_ms.is_none_or(|due_ms| now_ms < due_ms) {
-                return Say { due_ms, ..Say::default() };
-            }
-            self.refused = 0;
-        }
         let fresh = failures.saturating_sub(self.failures);
         if fresh > 0 {
             self.failures = failures;
@@ -114,42 +101,6 @@ impl Told {
             (self.lost_ms, self.back_ms) = (NEVER_MS, NEVER_MS);
         }
         say
-    }
-
-    /// [`Told::look`] at a rail whose last loss was that memory is refused, for this reason. It
-    /// comes back, and is lost again when it is used: people are told once, and that it is back
-    /// when it was not lost for a while. What else it is lost by until then they need not hear: as
-    /// far as they know it is lost.
-    pub(in crate::host) fn look_refused(
-        &mut self,
-        code: i32,
-        failures: u64,
-        up: bool,
-        now_ms: u64,
-    ) -> Say {
-        if self.refused == code || failures == self.failures {
-            return self.look(failures, up, false, now_ms);
-        }
-        self.refused = 0;
-        let say = self.look(failures, false, false, now_ms);
-        if say.losses == 0 {
-            return say;
-        }
-        self.refused = code;
-        Say { due_ms: self.hold(failures, up, now_ms), ..say }
-    }
-
-    /// Keeps silent about a rail that memory was refused to. When it is to be looked at again;
-    /// `None`: when something happens.
-    fn hold(&mut self, failures: u64, up: bool, now_ms: u64) -> Option<u64> {
-        if failures != self.failures {
-            (self.failures, self.back_ms) = (failures, NEVER_MS);
-        }
-        if !up {
-            return None;
-        }
-        self.back_ms = self.back_ms.min(now_ms);
-        Some(self.back_ms.saturating_add(PROVEN_MS))
     }
 
     fn tell(&mut self, up: bool, now_ms: u64, say: &mut Say) {
@@ -219,38 +170,6 @@ mod tests {
         assert_eq!(told.look(4, false, false, 500), Say { due_ms: Some(10_000), ..Say::default() });
         assert_eq!(told.look(4, false, false, 10_000), lost(1));
         assert_eq!(told.look(4, true, false, 10_500), back(10_000));
-    }
-
-    /// It was said at each attempt, and that the rail is back, which it was until it was used.
-    #[test]
-    fn rail_that_memory_is_refused_to_is_told_of_once_for_each_reason_until_it_is_proven() {
-        const WHY: i32 = libc::ENOMEM;
-        let due = |ms| Say { due_ms: Some(ms), ..Say::default() };
-        let mut told = Told::NOTHING;
-        told.look(0, true, false, 0);
-        assert_eq!(told.look_refused(WHY, 1, false, 100), lost(1));
-        for turn in 1..=20 {
-            let now_ms = 100 + 20_000 * turn;
-            let up = told.look_refused(WHY, turn, true, now_ms);
-            assert_eq!(up, due(now_ms + PROVEN_MS));
-            // nor what else it is lost by, or the peer's refusal
-            let down = match turn % 2 {
-                0 => told.look(turn + 1, false, true, now_ms + 5),
-                _ => told.look_refused(WHY, turn + 1, false, now_ms + 5),
-            };
-            assert_eq!(down, Say::default());
-        }
-        // another reason, between two looks
-        let again = told.look_refused(libc::ENOKEY, 22, true, 500_000);
-        assert_eq!(again, Say { losses: 1, ..due(500_000 + PROVEN_MS) });
-        assert_eq!(told.look_refused(libc::ENOKEY, 22, true, 559_999), due(560_000));
-        assert_eq!(told.look_refused(libc::ENOKEY, 22, true, 560_000), back(499_900));
-        assert_eq!(told.look_refused(libc::ENOKEY, 22, true, 560_001), Say::default());
-        // it has worked meanwhile
-        assert_eq!(told.look_refused(libc::ENOKEY, 23, false, 700_000), lost(1));
-        assert_eq!(told.look(23, true, false, 710_000), due(770_000));
-        assert_eq!(told.look(23, true, false, 770_000), back(10_000));
-        assert_eq!(told.look(24, false, false, 770_010), lost(1));
     }
 
     #[test]

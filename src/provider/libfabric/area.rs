@@ -1,8 +1,7 @@
 //! Memory that the library reads and writes for us: receive cells and staging.
 //!
-//! Each peer brings as many cells as it may have messages on their way. Peers that share an
-//! endpoint share the cells: a message may land in any of them. A peer with an endpoint of its own
-//! has its cells posted there.
+//! Each peer brings as many cells as it may have messages on their way. All peers share the cells:
+//! a message may land in any of them.
 
 use super::message::PREFIX_BYTES;
 use crate::fabric::HEAD_BYTES;

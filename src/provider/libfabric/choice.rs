@@ -4,7 +4,6 @@
 
 extern crate std;
 
-use super::offer::CONNECTED;
 use super::settings::Settings;
 use super::survey::{Offered, refusal, survey};
 use super::{Config, LoadError, OpenError, fork};
@@ -189,14 +188,11 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
         fork::permit();
     }
     let mut others = Vec::new();
-    // connected endpoints come last, after all that peers share
-    for (provider, connected) in
-        [false, true].into_iter().flat_map(|last| wanted.iter().map(move |name| (*name, last)))
-    {
+    for provider in wanted.iter().copied() {
         let config = Config { provider: Some(provider), ..settings.config() };
         let found = survey(&config).map_err(NoNic::Error)?;
         for offer in &found.offers {
-            if is_of(offer, provider, connected) {
+            if is_of(offer, provider) {
                 let mut nics = nics_of(offer, settings);
                 if !nics.is_empty() {
                     for nic in nics.iter_mut().filter(|nic| nic.speed_mbps == 0) {
@@ -248,7 +244,7 @@ impl Settings {
     }
 }
 
-/// `sockets@msg: the libfabric provider lacks ...; `: why those that are there carry no rail.
+/// `opx: the libfabric provider wants ...; `: why those that are there carry no rail.
 fn refusals(settings: &Settings, wanted: &[&CStr]) -> String {
     let of = |name: &&CStr| {
         let why = refusal(&Config { provider: Some(name), ..settings.config() })?;
@@ -257,14 +253,10 @@ fn refusals(settings: &Settings, wanted: &[&CStr]) -> String {
     wanted.iter().filter_map(of).collect()
 }
 
-/// Whether an offer is of a provider, by that very name or, `connected`, of the connected endpoints
-/// of that name.
-fn is_of(offer: &Offered, provider: &CStr, connected: bool) -> bool {
+/// Whether an offer is of a provider of that name, or of what stands on top of it.
+fn is_of(offer: &Offered, provider: &CStr) -> bool {
     let rest = offer.provider.as_bytes().strip_prefix(provider.to_bytes());
-    rest.is_some_and(|rest| match connected {
-        true => rest == CONNECTED.as_bytes(),
-        false => rest.is_empty() || rest[0] == b';',
-    })
+    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b';')
 }
 
 impl Settings {
@@ -311,16 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn connected_endpoints_are_a_provider_of_their_own() {
-        let matches = |name: &str, wanted| {
-            let offer = offer(name, &TWO);
-            [is_of(&offer, wanted, false), is_of(&offer, wanted, true)]
-        };
-        assert_eq!(matches("tcp", c"tcp"), [true, false]);
-        assert_eq!(matches("tcp;ofi_rxm", c"tcp"), [true, false]);
-        assert_eq!(matches("tcp@msg", c"tcp"), [false, true], "after all that peers share");
-        assert_eq!(matches("tcp@msg", c"tcp@msg"), [true, false]);
-        assert_eq!(matches("tcp2", c"tcp"), [false, false]);
+    fn what_stands_on_top_of_a_provider_is_of_its_name() {
+        let matches = |name: &str, wanted| is_of(&offer(name, &TWO), wanted);
+        assert!(matches("tcp", c"tcp") && matches("tcp;ofi_rxm", c"tcp"));
+        assert!(!matches("tcp2", c"tcp"));
     }
 
     /// `crosstie info` said of a provider whose domains are others that it is not there.

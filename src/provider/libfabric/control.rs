@@ -1,14 +1,12 @@
 //! What rails say to each other: about keys, and about the end of a connection.
 
 use super::area::SENDS;
-use super::domain::Scope;
 use super::message::{
     AT_CLOSED, IN_ORDER, KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix,
 };
 use super::peer::{Answer, AnswerState, Down, KEYS, Lingering, Sent, State, Told, Use, wants};
 use super::rail::Libfabric;
-use super::sys::numbers as n;
-use super::sys::{Code, Registration};
+use super::sys::{Code, numbers as n};
 use crate::base::units::Span;
 use crate::fabric::{DownCause, RailKey};
 
@@ -106,8 +104,6 @@ impl Libfabric<'_> {
             match self.control_send(index, what) {
                 Ok(()) => {}
                 Err(Code::AGAIN) => return self.chore_refused(index),
-                // the other end may have left first
-                Err(_) if what == wants::DRAIN && self.traits.connected => {}
                 Err(code) => {
                     if what == wants::DRAIN {
                         self.drain_failed(index, code.0, 0);
@@ -150,7 +146,7 @@ impl Libfabric<'_> {
         let prefix = self.prefix(index, kind, place, count).encode();
         let words = words.encode();
         let last = (words.as_ptr() as u64, 0);
-        let is_watched = self.traits.connected || self.peers[index].is_drain_watched();
+        let is_watched = self.peers[index].is_drain_watched();
         let sent = match what {
             // SAFETY: bytes on the stack.
             wants::DRAIN if is_watched => unsafe {
@@ -219,41 +215,24 @@ impl Libfabric<'_> {
             // the same question once more: what it got is what the peer holds
             return self.want(index, wants::TELL);
         }
-        let Some(words) = self.tell(index, place, key, count) else { return };
+        let words = self.tell(index, place, key, count);
         let record = &mut self.peers[index];
         (record.told, record.tell_place, record.tell_count) = (words, place, count);
         self.want(index, wants::TELL);
     }
 
-    /// What is said of a region to a peer, which holds it from now on. `None`: the region cannot be
-    /// registered for its endpoint, and the peer ends.
-    pub(super) fn tell(
-        &mut self,
-        index: usize,
-        place: u8,
-        key: RailKey,
-        count: u32,
-    ) -> Option<KeyWords> {
+    /// What is said of a region to a peer, which holds it from now on.
+    pub(super) fn tell(&mut self, index: usize, place: u8, key: RailKey, count: u32) -> KeyWords {
         self.told_release(index, usize::from(place));
         let gone = KeyWords { key: key.0, ..KeyWords::default() };
         self.told[index * KEYS + usize::from(place)].count = count;
-        let Some((region, range)) = self.domain.hold_whole(key) else { return Some(gone) };
-        let library_key = match self.traits.scope {
-            Scope::Domain | Scope::Endpoint => self.domain.library_key(region),
-            Scope::Connection => match self.bound(index, region, range) {
-                Ok(made) => made.map(Registration::key),
-                Err(_) => {
-                    self.domain.release_whole(region);
-                    return None;
-                }
-            },
-        };
-        let Some(library_key) = library_key else {
+        let Some((region, range)) = self.domain.hold_whole(key) else { return gone };
+        let Some(library_key) = self.domain.library_key(region) else {
             self.domain.release_whole(region);
-            return Some(gone);
+            return gone;
         };
         self.told[index * KEYS + usize::from(place)].region = region + 1;
-        Some(KeyWords { library_key, start: range.start, length: range.length, ..gone })
+        KeyWords { library_key, start: range.start, length: range.length, ..gone }
     }
 
     fn told(&mut self, index: usize, place: u8, words: KeyWords, count: u32) {
@@ -333,8 +312,7 @@ impl Libfabric<'_> {
     #[cold]
     pub(super) fn revoke_wanted(&mut self) {
         let domain = self.domain;
-        // both, whatever either finds
-        domain.look_for_wanted(|| self.revoke_told() | self.bound_close_wanted());
+        domain.look_for_wanted(|| self.revoke_told());
     }
 
     /// Whether peers hold some that are wanted.
@@ -361,11 +339,7 @@ impl Libfabric<'_> {
 
     /// The peer fences us: nothing more is posted, and it is told when all has ended. That more
     /// than this closes in good order, or that the lane has failed after all, it says elsewhere.
-    /// Over a connection it awaits no answer.
     fn drain_asked(&mut self, index: usize, in_order: bool) {
-        if self.traits.connected {
-            return self.goodbye_came(index, in_order);
-        }
         self.peers[index].owes_word = true;
         self.end(index, if in_order { DownCause::Closed } else { DownCause::Broken(0) });
         self.say_drained(index);

@@ -28,11 +28,8 @@ const NO_KEY_LEFT: Code = Code(libc::ENOSPC);
 pub enum Scope {
     /// To the domain.
     Domain,
-    /// To the endpoint that peers share: it is bound to that, and enabled (`FI_MR_ENDPOINT`).
+    /// To the endpoint: it is bound to that, and enabled (`FI_MR_ENDPOINT`).
     Endpoint,
-    /// To the endpoint of one peer, likewise: a region has a registration for each peer that uses
-    /// it, which the rail's thread makes (`bound`).
-    Connection,
 }
 
 /// Who chooses keys.
@@ -77,7 +74,7 @@ pub struct LibfabricDomain<'m> {
     library_keys: &'m [AtomicU64],
     /// Whether it is wanted back from peers, or doomed.
     recalls: &'m [Recall],
-    /// How many peers were told of it and may use it, and have a registration of their own.
+    /// How many peers were told of it and may use it.
     holders: &'m [AtomicU32],
 }
 
@@ -171,9 +168,6 @@ impl<'m> LibfabricDomain<'m> {
     /// memory may have gone; [`LibfabricDomain::bury`] frees its place. Peers hold keys of the
     /// others, so that where one is refused, the endpoint cannot be used.
     pub(super) fn restore(&self) -> Result<(), (Step, Code)> {
-        if self.registers_later() {
-            return Ok(()); // for who is joined next, as before
-        }
         for (index, registration) in self.registrations.iter().enumerate() {
             let handle = self.table.current(index as u32);
             let Some(range) = self.table.get(handle) else { continue };
@@ -190,12 +184,8 @@ impl<'m> LibfabricDomain<'m> {
         Ok(())
     }
 
-    /// Whether regions are registered with the library when a peer first uses them.
-    fn registers_later(&self) -> bool {
-        self.shared.scope == Scope::Connection
-    }
-
-    /// Registers memory for all peers: a region's, or the rail's own.
+    /// Registers memory: a region's, or the rail's own. No key is used twice, also not when the
+    /// endpoint is opened again: who knew an old one reaches nothing with it.
     ///
     /// # Safety
     /// - the range stays valid until the registration is closed;
@@ -204,51 +194,14 @@ impl<'m> LibfabricDomain<'m> {
         let endpoint = match self.shared.scope {
             Scope::Domain => None,
             Scope::Endpoint => Some(self.shared.endpoint.load(Ordering::Relaxed) as *mut FidEp),
-            Scope::Connection => return Err(Code(libc::EINVAL)), // there is no such endpoint
         };
-        // SAFETY: the caller's word; the endpoint closes after its registrations.
-        unsafe { self.make_for(range, endpoint) }
-    }
-
-    /// The same with an endpoint that it is bound to, if to any. No key is used twice, also not
-    /// when the endpoint is opened again: who knew an old one reaches nothing with it.
-    ///
-    /// # Safety
-    /// - as [`LibfabricDomain::make`];
-    /// - the endpoint stays open until the registration is closed.
-    pub(super) unsafe fn make_for(
-        &self,
-        range: (u64, usize),
-        endpoint: Option<*mut FidEp>,
-    ) -> Result<Registration, Code> {
         let key = self.key_next()?;
         let domain = self.shared.domain.load(Ordering::Relaxed);
         // SAFETY: inside the gate the domain is open.
         let domain = unsafe { LibraryDomain::from_raw(domain) };
         let _turn = self.turn(Act::Register);
-        // SAFETY: the caller vouches for the range and the endpoint.
+        // SAFETY: the caller vouches for the range; the endpoint closes after its registrations.
         unsafe { domain.register(range, ACCESS, key, endpoint) }
-    }
-
-    /// Has a pinned region registered for the endpoint of a peer by `make`, and pins it once more
-    /// for that registration. `None`: it was doomed before, so that its memory may have gone. By
-    /// the rail's thread alone.
-    ///
-    /// No memory that has gone is registered ([`Recall`]): while it is being registered,
-    /// [`LibfabricDomain::doom`] says `Busy`, and from then on the registration keeps the memory.
-    pub(super) fn make_pinned(
-        &self,
-        index: u32,
-        make: impl FnOnce() -> Result<Registration, Code>,
-    ) -> Result<Option<Registration>, Code> {
-        let recall = &self.recalls[index as usize];
-        let made = if recall.make_begin() { make().map(Some) } else { Ok(None) };
-        if let Ok(Some(_)) = made {
-            self.table.pin(index, 1);
-            self.count_holder(index as usize, 1);
-        }
-        recall.make_end();
-        made
     }
 
     /// The key that is asked for: the next of ours, or none where the library chooses. No key is
@@ -307,35 +260,22 @@ impl<'m> LibfabricDomain<'m> {
         Some((handle.index, Registration::from_raw(raw).descriptor()))
     }
 
-    /// Pins the region of ours that a range lies in, without a look at registrations: its index,
-    /// and where it lies. Not one that is doomed, as far as is known now.
-    pub(super) fn hold_unregistered(
-        &self,
-        key: RailKey,
-        address: u64,
-        length: u64,
-    ) -> Option<(u32, Range)> {
+    /// Pins a whole region for a peer: its index, and where it lies. Not one that is doomed, as far
+    /// as is known now.
+    pub(super) fn hold_whole(&self, key: RailKey) -> Option<(u32, Range)> {
         let handle = handle_of(key);
-        let range = self.table.get(handle)?;
+        let whole = self.table.get(handle)?;
         if self.is_doomed(handle.index) {
             return None;
         }
-        self.table.hold(handle, address, length)?;
-        Some((handle.index, range))
-    }
-
-    /// Pins a whole region for a peer: its index, and where it lies.
-    pub(super) fn hold_whole(&self, key: RailKey) -> Option<(u32, Range)> {
-        let whole = self.table.get(handle_of(key))?;
-        let (index, range) = self.hold_unregistered(key, whole.start, whole.length)?;
-        self.count_holder(index as usize, 1);
+        self.table.hold(handle, whole.start, whole.length)?;
+        self.count_holder(handle.index as usize, 1);
         // who wanted it back asks again; what is doomed by now stays so, for nobody asks
-        self.recalls[index as usize].want_no_more();
-        Some((index, range))
+        self.recalls[handle.index as usize].want_no_more();
+        Some((handle.index, whole))
     }
 
-    /// What the library calls a region that is pinned towards all peers; `None`: it has no
-    /// registration for all of them.
+    /// What the library calls a region that is pinned towards peers; `None`: it is not registered.
     pub(super) fn library_key(&self, index: u32) -> Option<u64> {
         let index = index as usize;
         let is_registered = self.registrations[index].load(Ordering::Acquire) != 0;
@@ -365,7 +305,7 @@ impl<'m> LibfabricDomain<'m> {
         self.table.pin(index, -1);
     }
 
-    /// A peer holds a whole region no more, or its endpoint has no registration of it.
+    /// A peer holds a whole region no more.
     pub(super) fn release_whole(&self, index: u32) {
         self.count_holder(index as usize, -1);
         self.release(index);
@@ -397,19 +337,14 @@ impl<'m> LibfabricDomain<'m> {
         let holders = self.holders[index as usize].load(Ordering::Acquire);
         let result = match self.table.pins(index) > holders {
             true => Err(DeregisterError::Busy), // ops of ours use it
-            false => self.doom_unless_made(index),
+            false => {
+                self.recalls[index as usize].doom();
+                self.shared.wanted.store(1, Ordering::Release);
+                Ok(())
+            }
         };
         self.leave();
         result
-    }
-
-    /// Dooms a region that is not being registered ([`LibfabricDomain::make_pinned`]).
-    fn doom_unless_made(&self, index: u32) -> Result<(), DeregisterError> {
-        if !self.recalls[index as usize].doom() {
-            return Err(DeregisterError::Busy);
-        }
-        self.shared.wanted.store(1, Ordering::Release);
-        Ok(())
     }
 
     fn is_doomed(&self, index: u32) -> bool {
@@ -489,9 +424,9 @@ impl Domain for LibfabricDomain<'_> {
         let range = Range { start: region.address, length: region.length.0, tag: 0 };
         let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
             let index = handle.index as usize;
-            if self.registers_later() || self.shared.domain.load(Ordering::Relaxed) == 0 {
+            if self.shared.domain.load(Ordering::Relaxed) == 0 {
                 self.recalls[index].reset();
-                return Ok(key_of(handle)); // a peer's first use does, or `restore`
+                return Ok(key_of(handle)); // `restore` does
             }
             // SAFETY: the caller vouches for the range; we are inside the gate.
             match unsafe { self.make((region.address, region.length.as_usize())) } {
@@ -568,7 +503,6 @@ mod tests {
         inject_max: 0,
         transfer_max: 0,
         moves_alone: true,
-        connected: false,
         callers: Callers::All,
     };
 
@@ -600,34 +534,6 @@ mod tests {
         // SAFETY: nothing touches it.
         let key = unsafe { domain.register(region) }.unwrap();
         (domain, handle_of(key).index)
-    }
-
-    /// Its owner was told that it may go, unmapped it, and the library registered what was gone.
-    #[test]
-    fn region_is_doomed_before_it_is_registered_for_a_peer_or_after_and_never_meanwhile() {
-        let mut block = HeapBlock::new(LibfabricDomain::bytes(1));
-        let (domain, index) = one_region(&mut block);
-        domain.hold_whole(domain.key_at(index)).unwrap();
-        let refused = domain.make_pinned(index, || {
-            assert_eq!(domain.doom(index), Err(DeregisterError::Busy));
-            Err(Code::AGAIN)
-        });
-        assert_eq!(refused.unwrap_err(), Code::AGAIN);
-        let made = domain.make_pinned(index, || {
-            assert_eq!(domain.doom(index), Err(DeregisterError::Busy));
-            Ok(Registration::from_raw(1))
-        });
-        assert!(made.unwrap().is_some());
-        assert_eq!(domain.table.pins(index), 2, "the peer's, and the registration's");
-        assert_eq!(domain.doom(index), Ok(()));
-        let made = domain.make_pinned(index, || unreachable!("its memory may have gone"));
-        assert!(made.unwrap().is_none());
-        assert!(domain.wants(index) && domain.hold_whole(domain.key_at(index)).is_none());
-        for _ in 0..2 {
-            domain.release_whole(index);
-        }
-        domain.look_for_wanted(|| false);
-        assert!(!domain.wants_any() && domain.table.get(domain.table.current(index)).is_none());
     }
 
     /// While an endpoint is opened again, whatever is not doomed is registered.

@@ -1,8 +1,6 @@
 //! How peers begin and end: prepared, joined, failed, fenced, closed; and the whole endpoint.
 
 use super::area::{CELLS, SENDS};
-use super::domain::Scope;
-use super::link::Phase;
 use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{
     Answer, AnswerState, Down, KEYS, Lingering, Part, Peer, Sent, State, Told, Use, key_place,
@@ -10,7 +8,7 @@ use super::peer::{
 };
 use super::rail::{Cell, Libfabric, Name, Open};
 use super::report::errno;
-use super::sys::{Code, Endpoint, numbers as n};
+use super::sys::{Code, numbers as n};
 use super::turns::Act;
 use super::{Hello, PeerOpenError, Step};
 use crate::base::ids::PeerIndex;
@@ -88,12 +86,7 @@ impl Libfabric<'_> {
     ) -> Result<Hello, PeerOpenError> {
         let hello = self.peer_prepare(peer, token)?;
         let index = peer.as_usize();
-        let told = match self.traits.scope {
-            Scope::Domain | Scope::Endpoint => self.tell(index, key_place(key), key, 0),
-            // it has no endpoint yet that a key could be of: it asks as soon as it has
-            Scope::Connection => Some(KeyWords { key: key.0, ..KeyWords::default() }),
-        };
-        Ok(Hello { told: told.unwrap_or_default(), ..hello })
+        Ok(Hello { told: self.tell(index, key_place(key), key, 0), ..hello })
     }
 
     /// Whether the last peer of a number is owed the word that its fence waits for. Its address may
@@ -108,20 +101,18 @@ impl Libfabric<'_> {
         owes_word || owed & wants::DRAINED != 0 && waited < DEATH && !self.chores_of(index)
     }
 
-    /// Registers a peer's part of the area and posts its cells, at its first use. That of an
-    /// endpoint of the peer's own is registered with that ([`Libfabric::part_bind`]).
+    /// Registers a peer's part of the area and posts its cells, at its first use.
     fn part_open(&mut self, index: usize) -> Result<(), PeerOpenError> {
-        if self.parts[index].registration != 0 || self.traits.scope == Scope::Connection {
+        if self.parts[index].registration != 0 {
             return Ok(());
         }
         let range = self.area.part(index);
         // SAFETY: a part of the reserve, which outlives the registration.
         let made = unsafe { self.domain.make(range) };
         let made = made.map_err(|code| PeerOpenError::Refused(Step::Buffers, code))?;
-        let shared = self.open.as_ref().and_then(|open| open.endpoint.as_ref());
-        let port = shared.map(Endpoint::port);
+        let port = self.open.as_ref().map(|open| open.endpoint.port());
         let (registration, descriptor) = (made.into_raw(), made.descriptor());
-        self.parts[index] = Part { registration, descriptor, receives: port, ops: port };
+        self.parts[index] = Part { registration, descriptor, port };
         self.cells_post(index);
         match self.health.is_lost() {
             true => Err(PeerOpenError::Refused(Step::Receives, Code(self.health.lost_code))),
@@ -150,9 +141,6 @@ impl Libfabric<'_> {
         }
         let mut joined = self.join(index, other);
         if joined.is_err() {
-            if self.traits.connected {
-                self.cut(index);
-            }
             self.told_release_all(index);
             // of a closed number no end is told; a fence of it still is
             let record = &mut self.peers[index];
@@ -175,12 +163,9 @@ impl Libfabric<'_> {
         if self.open.is_none() {
             return Err(PeerOpenError::RailLost);
         }
-        let address = match self.traits.connected {
-            true => 0, // an endpoint of its own reaches it alone
-            false => self
-                .address_of(&other.name, other.name())
-                .map_err(|code| PeerOpenError::Refused(Step::Address, code))?,
-        };
+        let address = self
+            .address_of(&other.name, other.name())
+            .map_err(|code| PeerOpenError::Refused(Step::Address, code))?;
         self.names[index] = other.name;
         if other.told.length != 0 {
             let place = usize::from(key_place(RailKey(other.told.key)));
@@ -196,12 +181,6 @@ impl Libfabric<'_> {
         record.state = State::Live;
         self.traits.carries_words &= other.format & CUTS_WORDS == 0;
         self.early_due = true;
-        if self.traits.connected {
-            self.connection_begin(index, other)?;
-        }
-        if self.traits.scope == Scope::Connection && other.told.key != 0 {
-            self.ask(index, RailKey(other.told.key), key_place(RailKey(other.told.key)));
-        }
         Ok(())
     }
 
@@ -215,7 +194,7 @@ impl Libfabric<'_> {
         };
         match (self.peers.iter().zip(self.names.iter()).find_map(known), self.open.as_ref()) {
             (Some(address), _) => Ok(address),
-            (None, Some(Open { vector: Some(vector), .. })) => {
+            (None, Some(Open { vector, .. })) => {
                 let _turn = self.domain.turn(Act::Control);
                 vector.insert(name)
             }
@@ -227,9 +206,6 @@ impl Libfabric<'_> {
     /// others and must not lose their endpoint for us. They know our old address alone, but take
     /// our word from any, as that of a closed endpoint.
     fn say_closed(&mut self) {
-        if self.traits.connected {
-            return; // the connections have told it
-        }
         for index in 0..self.peers.len() {
             let record = &self.peers[index];
             // what was said to one that was forgotten lately may have been lost with the endpoint
@@ -282,7 +258,7 @@ impl Libfabric<'_> {
         let is_shared = self.peers.iter().any(|peer| [peer.address, peer.left].contains(&address));
         if address != n::ADDR_UNSPEC
             && !is_shared
-            && let Some(Open { vector: Some(vector), .. }) = self.open.as_ref()
+            && let Some(Open { vector, .. }) = self.open.as_ref()
         {
             let _turn = self.domain.turn(Act::Control);
             vector.remove(address);
@@ -363,14 +339,8 @@ impl Libfabric<'_> {
         {
             record.down = Down::Told;
             events.push(Completion::PeerDown { peer: PeerIndex(index as u32), cause });
-            if self.traits.connected {
-                self.cut(index);
-            }
         }
         let waited = now.since(self.peers[index].ends_since);
-        if self.links[index].phase == Phase::Leaving {
-            self.leave_on(index, waited);
-        }
         let record = &mut self.peers[index];
         if let Some(span) = record.gone
             && is_empty
@@ -384,8 +354,7 @@ impl Libfabric<'_> {
         }
         let record = &self.peers[index];
         let is_told = record.down == Down::Told;
-        let is_over = record.is_cut && (is_told || record.down == Down::No);
-        if is_over || is_told && waited >= PATIENCE {
+        if is_told && (record.is_cut || waited >= PATIENCE) {
             self.answer_for(index, events);
         }
         if !self.peers[index].fences.is_empty() {
@@ -394,7 +363,7 @@ impl Libfabric<'_> {
         let record = &mut self.peers[index];
         let is_told = matches!(record.down, Down::Told | Down::No);
         // of a fenced peer, ops whose ends the library says are not waited for here
-        let others_end = record.down == Down::No && !self.traits.connected;
+        let others_end = record.down == Down::No;
         if is_told && record.fences.is_empty() && (others_end || record.in_flight == 0) {
             record.is_ending = false;
             self.endings -= 1;
@@ -433,12 +402,8 @@ impl Libfabric<'_> {
     /// Forgets a peer without ops in flight. What it sent and is held stays, unless it is to be
     /// discarded. Its other end is told, as far as it can be, and may still ask.
     pub(super) fn forget(&mut self, index: usize, discard: bool) {
-        if self.traits.connected {
-            self.cut(index);
-        } else {
-            self.peers[index].owes_word = true;
-            self.say_drained(index);
-        }
+        self.peers[index].owes_word = true;
+        self.say_drained(index);
         self.told_release_all(index);
         self.probes.end(index);
         let record = &mut self.peers[index];
@@ -479,7 +444,7 @@ impl Libfabric<'_> {
         self.endpoint_close(false);
         let cause = DownCause::Broken(self.health.lost_code);
         (self.batch_at, self.batch_count, self.watch.failures) = (0, 0, 0);
-        (self.watch.has_more, self.watch.event_failures) = (false, 0);
+        self.watch.has_more = false;
         while self.due.pop().is_some() {}
         while self.early.pop().is_some() {}
         for cell in self.cells.iter_mut() {

@@ -1,6 +1,6 @@
 //! Fences of peers: the message they wait for, and the substitutes if it does not come.
 //!
-//! On a shared endpoint a fence holds when the peer has said that nothing of its ops is under way.
+//! A fence holds when the peer has said that nothing of its ops is under way.
 //! A peer may be unable to say it. The side band cannot decide either (`DownCause::Severed`): a
 //! dead process has lost all its sockets. So has a living one that computes while its network was
 //! reset.
@@ -44,9 +44,7 @@ impl Libfabric<'_> {
         let is_known = record.is_attested || record.state == State::Prepared;
         record.is_attested = is_known;
         self.mark_ending(index);
-        if self.traits.connected {
-            self.leave(index);
-        } else if !is_known {
+        if !is_known {
             self.want(index, wants::DRAIN);
         }
         Ok(Posted::Pending)
@@ -168,8 +166,7 @@ impl Libfabric<'_> {
     /// fault, or nobody's loss, and the endpoint is closed and opened anew. As long as a peer is
     /// reached it is left alone, and so are some libraries.
     fn look_stuck(&mut self, index: usize, since: Instant) {
-        // what is connected one to one was closed already
-        let stays = self.traits.connected || self.dies_of_a_close() || self.health.is_lost();
+        let stays = self.dies_of_a_close() || self.health.is_lost();
         let waited = self.now.since(since);
         let late = waited >= STUCK;
         let record = &mut self.peers[index];

@@ -6,7 +6,6 @@
 //! - The first flush makes the buffer's registration and the endpoint's own address.
 //! - A read that does not end in time has failed. The rail has no flush until the library gives the
 //!   read back, or the endpoint is reopened: the buffer is still in use.
-//! - An endpoint that is connected to one peer does not reach itself, so it has no flush.
 //!
 //! [`Flush`](crate::transport::flush::Flush) counts the flushes of several rails. If this one
 //! fails, a fence settles it.
@@ -65,9 +64,8 @@ impl Libfabric<'_> {
     /// [`FLUSH_BYTES`] at `address`, or of what the region has there. Its end is
     /// [`Libfabric::flush_end`]'s to say, behind polls.
     ///
-    /// *Errors*: `Again`: one is under way, or the library has no room; `Unsupported`: the
-    /// endpoints are connected, the library refuses, or there is no such memory. *Cost*: the first
-    /// one registers the buffer.
+    /// *Errors*: `Again`: one is under way, or the library has no room; `Unsupported`: the library
+    /// refuses, or there is no such memory. *Cost*: the first one registers the buffer.
     pub fn flush_begin(
         &mut self,
         id: OpId,
@@ -139,8 +137,7 @@ impl Libfabric<'_> {
 
     /// Where flushes are posted, with what they need there.
     fn flush_port(&mut self) -> Result<Port, Code> {
-        let Some(Open { endpoint: Some(endpoint), vector: Some(vector), .. }) = self.open.as_ref()
-        else {
+        let Some(Open { endpoint, vector, .. }) = self.open.as_ref() else {
             return Err(Code(libc::EOPNOTSUPP));
         };
         if self.flushing.own == n::ADDR_UNSPEC {

@@ -33,8 +33,7 @@ pub enum Kind {
     GivenBack = 6,
     /// Asks to stop, and to say when nothing is under way. Its key is the token that the writer
     /// gave: what an earlier end of the writer's said to the same end of ours is not for the next.
-    /// With [`IN_ORDER`] for its place: nothing has failed, and the writer closes. Over connected
-    /// endpoints it is said in that case alone, and not answered: the connection ends behind it.
+    /// With [`IN_ORDER`] for its place: nothing has failed, and the writer closes.
     Drain = 7,
     /// Nothing is under way, nor will be. Its key as above. With [`AT_CLOSED`] for its place: the
     /// writer's endpoint was closed, and what it had posted may still be on its way, and come

@@ -2,9 +2,8 @@
 //! sockets, shared memory).
 //!
 //! A rail has one endpoint of reliable datagrams (`FI_EP_RDM`), shared by its peers, and one
-//! completion queue. If a provider has none, the rail has an endpoint for each peer (`FI_EP_MSG`),
-//! a listener, an event queue and one completion queue. The library is loaded at run time. If it is
-//! missing, [`LoadError`] says so in a line.
+//! completion queue. The library is loaded at run time. If it is missing, [`LoadError`] says so in
+//! a line.
 //!
 //! - **Sender of a message.** The prefix ([`message`]) holds the receiver's number of the peer, and
 //!   a token that it gave to that peer alone. Messages of strangers are dropped. Sends and words
@@ -22,38 +21,28 @@
 //!   bad key or range reaches the library.
 //! - **A word** (immediate) travels with its write if the library carries 64 bits (`cq_data_size`).
 //!   Otherwise it is a message behind the write, sent when the data is there.
-//! - **Fence on a shared endpoint** (`WriterDrained`): we ask the peer to stop, and it says when
-//!   none of its ops is under way. One peer's end never takes the endpoint from the others. A
-//!   silent peer stays unfenced until the endpoint is closed.
-//! - **Fence on a connected endpoint**: our own act. The peer's endpoint is closed, so nothing of
-//!   the peer's lands any more. The fence holds when its completions were taken.
-//! - **Connecting**: one side asks, and names the peer by number and token. Unexpected peers are
-//!   rejected. Until a connection stands, posts say `Again`.
+//! - **Fence** (`WriterDrained`): we ask the peer to stop, and it says when none of its ops is
+//!   under way. One peer's end never takes the endpoint from the others. A silent peer stays
+//!   unfenced until the endpoint is closed.
 //! - **Threads take turns** ([`Callers`]), if the library does not let all of them in at once.
 //! - **A failed NIC** is a failed endpoint. [`Libfabric::reopen`] closes registrations, endpoint,
 //!   queue and vector, in this order, which fences everything. Then it opens and registers all
 //!   anew. Regions keep their keys.
-//! - **Registrations belong** to the domain, to the shared endpoint, or to the endpoint of one peer
-//!   ([`Scope`]), as the provider wants. In the last case a region has one for each peer that uses
-//!   it, each with its own key (`bound`).
-//! - **Teardown order**: connected endpoints, each after its own registrations; then registrations,
-//!   shared endpoint or listener, queue, vector or event queue, domain, fabric.
+//! - **Registrations belong** to the domain or to the endpoint ([`Scope`]), as the provider wants.
+//! - **Teardown order**: registrations, endpoint, queue, vector, event queue, domain, fabric.
 //! - **Silent peers**: as on other rails, the side band finds a peer that sends nothing.
 //!   [`Config::silence_max`] limits how long ops to a peer may stay open.
 
 mod address;
 mod area;
-mod bound;
 pub mod choice;
 mod complaint;
-mod connect;
 mod control;
 mod domain;
 mod ending;
 mod fence;
 mod flush;
 mod fork;
-mod link;
 pub mod message;
 pub mod names;
 mod offer;
@@ -70,11 +59,12 @@ mod silence;
 pub mod survey;
 pub mod sys;
 mod turns;
+mod watch;
 
 pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
 pub use complaint::Complaint;
 pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
-pub use offer::{CONNECTED, Traits};
+pub use offer::Traits;
 pub use rail::{Libfabric, NicName, RECORD_SIZES, bytes};
 pub use report::{ErrorReport, Health};
 pub use turns::Callers;
@@ -147,12 +137,6 @@ pub enum Step {
     Receives,
     /// Putting a peer's address into the vector.
     Address,
-    /// Opening the event queue.
-    EventQueue,
-    /// Opening the endpoint that listens.
-    Listener,
-    /// Connecting a peer.
-    Connection,
     /// Registering the user's memory again.
     Regions,
 }
@@ -170,9 +154,6 @@ impl Step {
             Step::Buffers => "buffers cannot be registered",
             Step::Receives => "the endpoint takes no receives",
             Step::Address => "the peer's address is refused",
-            Step::EventQueue => "the network gives no event queue",
-            Step::Listener => "the network gives no endpoint that listens",
-            Step::Connection => "the peer cannot be connected",
             Step::Regions => "memory that is registered cannot be registered with it",
         }
     }

@@ -1,7 +1,4 @@
 //! Which of the library's offers a rail is opened on, and what follows from it.
-//!
-//! Endpoints that peers share come first; those that are connected one to one are taken where a
-//! provider has no others, or where its name is asked for with [`CONNECTED`] behind it.
 
 use super::domain::{Keys, Scope};
 use super::sys::abi::InfoRaw;
@@ -40,30 +37,6 @@ const ORDERS: u64 = n::ORDER_RAR
     | n::ORDER_SAW
     | n::ORDER_SAS;
 
-/// Behind a provider's name: its connected endpoints, also where it has shared ones.
-pub const CONNECTED: &str = "@msg";
-
-/// What kind of endpoints is asked for.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Ends {
-    /// One, that all peers share (`FI_EP_RDM`).
-    Shared,
-    /// One for each peer (`FI_EP_MSG`).
-    Connected,
-    /// The same of a provider that says of a write no more than that the peer's NIC has
-    /// acknowledged it (`FI_TRANSMIT_COMPLETE`).
-    Acknowledged,
-}
-
-/// The provider of a name, without the mark for its connected endpoints, and whether there was one.
-pub fn parts_of(name: &CStr) -> (&[u8], bool) {
-    let name = name.to_bytes();
-    match name.strip_suffix(CONNECTED.as_bytes()) {
-        Some(provider) => (provider, true),
-        None => (name, false),
-    }
-}
-
 /// What an offer means for us.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Traits {
@@ -89,8 +62,6 @@ pub struct Traits {
     pub transfer_max: u64,
     /// Whether data moves without our polls.
     pub moves_alone: bool,
-    /// Whether each peer has an endpoint of its own.
-    pub connected: bool,
     /// Which threads may call at once.
     pub callers: Callers,
 }
@@ -112,11 +83,7 @@ impl Traits {
         let order = tx.msg_order & rx.msg_order;
         let carries_words = carries_words(raw);
         Traits {
-            scope: match (has(n::MR_ENDPOINT), ep.ep_type == n::EP_MSG) {
-                (false, _) => Scope::Domain,
-                (true, false) => Scope::Endpoint,
-                (true, true) => Scope::Connection,
-            },
+            scope: if has(n::MR_ENDPOINT) { Scope::Endpoint } else { Scope::Domain },
             keys: match has(n::MR_PROV_KEY) {
                 true => Keys::Library,
                 false => Keys::Ours(domain.mr_key_size.min(8) as u8),
@@ -135,7 +102,6 @@ impl Traits {
             inject_max: tx.inject_size.min(INJECT_MAX),
             transfer_max: (ep.max_msg_size as u64).min(TRANSFER_MAX),
             moves_alone: domain.data_progress == n::PROGRESS_AUTO,
-            connected: ep.ep_type == n::EP_MSG,
             callers: callers(domain.threading, provider_name(info), version),
         }
     }
@@ -174,29 +140,26 @@ fn ends_unlocked(provider: &CStr, version: u32) -> bool {
 }
 
 /// Hints for what every rail needs. Which threads may call is for the library to say.
-fn hints(library: &Library, caps: u64, ends: Ends) -> Result<Info, Code> {
+fn hints(library: &Library, caps: u64) -> Result<Info, Code> {
     let mut hints = library.hints()?;
     let raw = hints.get_mut();
     raw.caps = caps;
     raw.mode = MODE;
     // SAFETY: the library allocates all parts of hints.
     let (domain, ep, tx) = unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr) };
-    ep.ep_type = if ends == Ends::Shared { n::EP_RDM } else { n::EP_MSG };
+    ep.ep_type = n::EP_RDM;
     domain.mr_mode = MR_MODE;
     domain.resource_mgmt = n::RM_ENABLED;
     // who cannot say that bytes have arrived, can never be fenced
-    tx.op_flags = match ends {
-        Ends::Shared | Ends::Connected => n::DELIVERY_COMPLETE,
-        Ends::Acknowledged => n::TRANSMIT_COMPLETE,
-    };
+    tx.op_flags = n::DELIVERY_COMPLETE;
     Ok(hints)
 }
 
 /// With a name and a domain asked for, as [`Config`] has them.
-pub fn hints_for(library: &Library, config: &Config, caps: u64, ends: Ends) -> Result<Info, Code> {
-    let mut hints = hints(library, caps, ends)?;
+pub fn hints_for(library: &Library, config: &Config, caps: u64) -> Result<Info, Code> {
+    let mut hints = hints(library, caps)?;
     if let Some(provider) = config.provider {
-        hints.set_provider(parts_of(provider).0);
+        hints.set_provider(provider.to_bytes());
     }
     if let Some(domain) = config.domain {
         hints.set_domain(domain);
@@ -207,13 +170,8 @@ pub fn hints_for(library: &Library, config: &Config, caps: u64, ends: Ends) -> R
 /// The first offer that fits of those for whoever calls from any thread; of a provider that lets
 /// only some, of what it offers those: some lock less for who does not ask for it, so that comes
 /// second.
-fn first_fitting(
-    library: &Library,
-    config: &Config,
-    caps: u64,
-    ends: Ends,
-) -> Result<Option<Info>, Code> {
-    let mut hints = hints_for(library, config, caps, ends)?;
+fn first_fitting(library: &Library, config: &Config, caps: u64) -> Result<Option<Info>, Code> {
+    let mut hints = hints_for(library, config, caps)?;
     for threading in [n::THREAD_SAFE, n::THREAD_UNSPEC] {
         // SAFETY: the library allocates all parts of hints.
         unsafe { (*hints.get_mut().domain_attr).threading = threading };
@@ -255,55 +213,11 @@ fn fitting(library: &Library, hints: &Info, config: &Config) -> Result<Option<In
     Ok(None)
 }
 
-/// Chooses an offer: the first of the provider that was asked for, with endpoints that peers share
-/// where there are such.
-pub fn choose(
-    library: &Library,
-    config: &Config,
-    limits: &Limits,
-) -> Result<(Info, Traits), OpenError> {
-    if config.provider.is_some_and(|name| parts_of(name).1) {
-        return choose_connected(library, config, limits);
-    }
-    let refused = match choose_shared(library, config, limits) {
-        Ok(found) => return Ok(found),
-        Err(error) => error,
-    };
-    match (choose_connected(library, config, limits), refused) {
-        (Ok(found), _) => Ok(found),
-        (Err(error), OpenError::NoOffer) => Err(error),
-        (Err(_), refused) => Err(refused),
-    }
-}
-
-/// The first connected one.
-fn choose_connected(
-    library: &Library,
-    config: &Config,
-    limits: &Limits,
-) -> Result<(Info, Traits), OpenError> {
-    let caps = n::MSG | n::RMA;
-    match (choose_with(library, config, limits, caps, Ends::Connected), acknowledged(config)) {
-        (Err(OpenError::NoOffer), Some(config)) => {
-            choose_with(library, &config, limits, caps, Ends::Acknowledged)
-        }
-        (found, _) => found,
-    }
-}
-
-/// What is asked of [`Ends::Acknowledged`], if anything: `verbs` does not say that bytes have
-/// arrived, but its queue pairs have the answer of the peer's NIC for each write, on which the rail
-/// over `ibverbs` relies too; of others that is not known.
-pub fn acknowledged<'a>(config: &Config<'a>) -> Option<Config<'a>> {
-    let is_verbs = config.provider.is_none_or(|name| parts_of(name).0 == b"verbs");
-    is_verbs.then_some(Config { provider: Some(c"verbs"), ..*config })
-}
-
-/// The first shared one.
+/// Chooses an offer: the first of the provider that was asked for.
 ///
 /// Who asks for `tcp` of 1.17 gets `net`, which is what newer versions call `tcp`: their own has no
 /// shared endpoints, and with `ofi_rxm` on top of it an endpoint costs 70 MB and 40 ms.
-fn choose_shared(
+pub fn choose(
     library: &Library,
     config: &Config,
     limits: &Limits,
@@ -327,7 +241,7 @@ fn choose_of(
     limits: &Limits,
 ) -> Result<(Info, Traits), OpenError> {
     let base = n::MSG | n::RMA;
-    let choose = |caps| choose_with(library, config, limits, caps, Ends::Shared);
+    let choose = |caps| choose_with(library, config, limits, caps);
     let adding = choose(base | n::ATOMIC);
     let is_rxm = |info: &Info| provider_name(info).to_bytes().ends_with(b";ofi_rxm");
     if adding.as_ref().is_ok_and(|(info, _)| is_rxm(info)) {
@@ -350,13 +264,12 @@ fn choose_with(
     config: &Config,
     limits: &Limits,
     caps: u64,
-    ends: Ends,
 ) -> Result<(Info, Traits), OpenError> {
     let at = |code: Code| match code {
         Code(n::ENODATA) => OpenError::NoOffer,
         code => OpenError::Refused(Step::Offer, code),
     };
-    match first_fitting(library, config, caps, ends).map_err(at)? {
+    match first_fitting(library, config, caps).map_err(at)? {
         Some(info) => usable(info, limits, library.version()),
         None => Err(OpenError::NoOffer),
     }
@@ -364,12 +277,11 @@ fn choose_with(
 
 /// Whether the library offers anything of the provider that is asked for, be it of use or not.
 pub fn is_there(library: &Library, config: &Config) -> bool {
-    [Ends::Shared, Ends::Connected].into_iter().any(|ends| {
-        let Ok(mut hints) = hints_for(library, config, 0, ends) else { return false };
-        // SAFETY: the library allocates all parts of hints.
-        unsafe { (*hints.get_mut().tx_attr).op_flags = 0 };
-        matches!(fitting(library, &hints, config), Ok(Some(_)))
-    })
+    let Ok(hints) = hints_for(library, config, 0) else { return false };
+    // SAFETY: the library allocates all parts of hints.
+    let (ep, tx) = unsafe { (&mut *hints.get().ep_attr, &mut *hints.get().tx_attr) };
+    (ep.ep_type, tx.op_flags) = (n::EP_UNSPEC, 0);
+    matches!(fitting(library, &hints, config), Ok(Some(_)))
 }
 
 /// Whether an offer is of the very provider: a library also offers what stands on top of it.
@@ -388,7 +300,7 @@ fn fits(raw: &InfoRaw, config: &Config) -> bool {
     let Some(wanted) = config.provider else { return true };
     // SAFETY: the library allocates the part, and its text.
     let name = unsafe { text((*raw.fabric_attr).prov_name) }.to_bytes();
-    let (wanted, _) = parts_of(wanted);
+    let wanted = wanted.to_bytes();
     name == wanted || (name.starts_with(wanted) && name.get(wanted.len()) == Some(&b';'))
 }
 
@@ -399,20 +311,12 @@ pub fn is_other_network(raw: &InfoRaw) -> bool {
     unsafe { text((*raw.fabric_attr).name) == c"efa-direct" }
 }
 
-/// `sockets` has a connected endpoint's descriptor closed by the caller and by a thread of its own:
-/// the second takes one that somebody else has opened since.
-fn closes_twice(provider: &CStr) -> bool {
-    provider == c"sockets"
-}
-
 /// Refuses what cannot carry a rail, and says what the rest means for us.
 fn usable(mut info: Info, limits: &Limits, version: u32) -> Result<(Info, Traits), OpenError> {
     check(info.get(), limits.payload_bytes_max)?;
     // chosen op by op: a send need not be waited for as long as a write.
     // SAFETY: the library allocates all parts of an offer.
-    unsafe {
-        (*info.get_mut().tx_attr).op_flags &= !(n::DELIVERY_COMPLETE | n::TRANSMIT_COMPLETE);
-    }
+    unsafe { (*info.get_mut().tx_attr).op_flags &= !n::DELIVERY_COMPLETE };
     let traits = Traits::of(&info, version);
     Ok((info, traits))
 }
@@ -423,14 +327,8 @@ pub fn check(raw: &InfoRaw, payload_bytes_max: u32) -> Result<(), OpenError> {
     let (domain, ep, tx, rx) =
         unsafe { (&*raw.domain_attr, &*raw.ep_attr, &*raw.tx_attr, &*raw.rx_attr) };
     let lacks = |what| Err(OpenError::Lacks(what));
-    // SAFETY: and their texts.
-    let provider = unsafe { text((*raw.fabric_attr).prov_name) };
-    let is_connected = ep.ep_type == n::EP_MSG;
-    if ep.ep_type != n::EP_RDM && !is_connected {
-        return lacks("reliable endpoints, shared or connected (FI_EP_RDM, FI_EP_MSG)");
-    }
-    if is_connected && closes_twice(provider) {
-        return lacks("connected endpoints that leave other descriptors of the process open");
+    if ep.ep_type != n::EP_RDM {
+        return lacks("reliable endpoints that peers share (FI_EP_RDM)");
     }
     if raw.caps & (n::MSG | n::RMA) != n::MSG | n::RMA {
         return lacks("messages and writes (FI_MSG, FI_RMA)");
@@ -470,18 +368,6 @@ pub fn speed_mbps(raw: &InfoRaw, version: u32) -> u32 {
     // SAFETY: null, or a device of the offer's; its link likewise.
     let link = unsafe { raw.nic.as_ref().and_then(|nic| nic.link_attr.as_ref()) };
     link.map_or(0, |link| u32::try_from(link.speed / 1_000_000).unwrap_or(0))
-}
-
-/// In [`address_format`]: of connected endpoints.
-pub const IS_CONNECTED: u32 = 1 << 31;
-
-/// What kind of addresses an offer has: libfabric's number, and whether endpoints are connected,
-/// because those do not reach shared ones of the same kind.
-pub fn address_format(info: &Info) -> u32 {
-    let raw = info.get();
-    // SAFETY: the library allocates the part.
-    let ep_type = unsafe { (*raw.ep_attr).ep_type };
-    if ep_type == n::EP_MSG { raw.addr_format | IS_CONNECTED } else { raw.addr_format }
 }
 
 /// The domain's name in an offer.

@@ -191,14 +191,13 @@ pub struct Part {
     /// The library's registration, as a number; 0: none yet.
     pub registration: u64,
     pub descriptor: *mut c_void,
-    /// Where its receives are posted, and its ops: one endpoint of all, or its own.
-    pub receives: Option<Port>,
-    pub ops: Option<Port>,
+    /// Where its receives are posted, and its ops.
+    pub port: Option<Port>,
 }
 
 impl Part {
     pub const UNUSED: Part =
-        Part { registration: 0, descriptor: core::ptr::null_mut(), receives: None, ops: None };
+        Part { registration: 0, descriptor: core::ptr::null_mut(), port: None };
 }
 
 /// The record of one peer. What every op looks at lies in its first cache line, since the system

@@ -49,7 +49,7 @@ impl Libfabric<'_> {
         let (mut is_short, mut looks) = (false, 0);
         while events.has_room() {
             if self.batch_at == self.batch_count {
-                if is_short && self.endings == 0 && self.watch.cuts == 0 {
+                if is_short && self.endings == 0 {
                     return false;
                 }
                 if looks == LOOKS_MAX {
@@ -194,18 +194,18 @@ impl Libfabric<'_> {
                 self.health.strange += 1;
                 let is_of_none = entry.op_context.is_null();
                 self.health.unknown += u32::from(!is_of_none);
-                if is_of_none && code != 0 && !self.traits.connected {
+                if is_of_none && code != 0 {
                     self.failed_of_none(report);
                 }
             }
             Some(op) if op < ops => {
                 let index = op / SENDS;
-                if self.sent[op].used == Use::Drain && !self.traits.connected {
+                if self.sent[op].used == Use::Drain {
                     self.drain_failed(index, code, provider_code);
                 }
                 let is_its = self.peers[index].under_way() & 1 << (op % SENDS) != 0;
-                if self.is_cut(index) || !is_its {
-                    // the end of what we have ended ourselves, or of the number's last peer's
+                if !is_its {
+                    // the number's last peer's
                     return self.retire(op, Err(self.peers[index].cut_off()), events);
                 }
                 if self.peers[index].report.is_none() {
@@ -219,7 +219,6 @@ impl Libfabric<'_> {
                 let kind = OpErrorKind::Fabric;
                 self.flush_retire(Err(OpError { kind, code: errno(code) }));
             }
-            Some(at) if self.traits.connected => self.receive_failed(at - ops, report),
             Some(at) => {
                 self.health.strange += 1;
                 if self.has_ended(at - ops) {
@@ -413,9 +412,8 @@ impl Libfabric<'_> {
     /// Whether the library has taken it, or it is not to be posted.
     fn receive_post(&mut self, cell: usize) -> bool {
         let part = cell / CELLS;
-        let Some(port) = self.parts[part].receives else {
-            // held since before the endpoint was opened anew, or since another connection: it is
-            // posted with its part
+        let Some(port) = self.parts[part].port else {
+            // held since before the endpoint was opened anew: it is posted with its part
             self.cells[cell] = Cell::Unused;
             return true;
         };
@@ -432,11 +430,6 @@ impl Libfabric<'_> {
             Err(Code::AGAIN | Code(libc::ENOMEM | libc::ENOBUFS)) => {
                 self.cells[cell] = Cell::Due;
                 false
-            }
-            Err(code) if self.traits.connected => {
-                self.cells[cell] = Cell::Unused;
-                self.end(part, DownCause::Broken(code.0));
-                true
             }
             Err(code) => {
                 self.cells[cell] = Cell::Due;

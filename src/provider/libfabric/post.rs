@@ -86,11 +86,10 @@ impl Libfabric<'_> {
         self.sent[index * SENDS..(index + 1) * SENDS].iter().any(|sent| sent.word.is_some())
     }
 
-    /// Where a peer's ops go. [`Code::AGAIN`]: it is not connected yet.
+    /// Where a peer's ops go.
     #[inline(always)]
     fn port(&self, index: usize) -> Result<Port, Code> {
-        const NONE: [Code; 2] = [Code(libc::ENODEV), Code::AGAIN];
-        self.parts[index].ops.ok_or(NONE[usize::from(self.traits.connected)])
+        self.parts[index].port.ok_or(Code(libc::ENODEV))
     }
 
     /// What a refused call means: no room, or the end of the peer.
@@ -365,10 +364,7 @@ impl Libfabric<'_> {
             Reach::Found(far) => far,
             Reach::Bad => return Ok(self.refuse(op.peer, op.id)),
         };
-        let held = match self.domain.hold(span.key(), span.address(), length) {
-            None => self.hold_bound(index, span)?,
-            held => held,
-        };
+        let held = self.domain.hold(span.key(), span.address(), length);
         let Some((region, descriptor)) = held else {
             return Ok(self.refuse(op.peer, op.id));
         };

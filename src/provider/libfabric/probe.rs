@@ -110,7 +110,7 @@ impl Libfabric<'_> {
     pub(super) fn has_listener(&self, index: usize) -> bool {
         let name = &self.names[index][..usize::from(self.peers[index].name_bytes)];
         let is_socket = socket_of(self.address_format, name).is_some();
-        is_socket && !self.traits.connected && LISTENERS.contains(&self.provider_name().to_bytes())
+        is_socket && LISTENERS.contains(&self.provider_name().to_bytes())
     }
 
     /// Goes on finding out whether anybody listens at the address of a peer that counts as dead.

@@ -123,7 +123,7 @@ impl<'m> Provider for Libfabric<'m> {
         self.now = now;
         let mut events = Events { slots: out, used: 0 };
         if self.watch.is_on {
-            self.connections_on();
+            self.events_on();
         }
         if self.has_chores {
             self.chores();
@@ -140,9 +140,6 @@ impl<'m> Provider for Libfabric<'m> {
         }
         if !self.due.is_empty() && (events.used == 0 || self.due.len() > LAZY) {
             self.receives_due();
-        }
-        if self.watch.cuts > 0 && is_empty {
-            self.cuts_over();
         }
         if self.domain.wants_any() {
             self.revoke_wanted();
@@ -172,10 +169,6 @@ impl<'m> Provider for Libfabric<'m> {
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         let (cell, _) = slot_parts(slot);
         self.held(peer, cell);
-        // at once: the credit for it may leave on another rail, and must not be there first
-        if self.traits.connected {
-            return self.receive_again(cell);
-        }
         // a few of many wait for a poll that finds nothing, while nobody waits for an answer
         self.cells[cell] = Cell::Due;
         self.due.push(cell as u32);

@@ -2,11 +2,9 @@
 
 use super::address::socket_of;
 use super::area::{Area, CELLS, SENDS};
-use super::bound::{BOUND, Bound};
 use super::domain::{LibfabricDomain, Scope};
 use super::flush::Flushing;
-use super::link::{Link, Watch};
-use super::offer::{self, CONNECTED, Traits};
+use super::offer::{self, Traits};
 use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told};
 use super::probe::Probes;
 use super::report::Health;
@@ -14,9 +12,10 @@ use super::silence::Silence;
 use super::sys::abi::{Context, CqEntry};
 use super::sys::numbers as n;
 use super::sys::{
-    Code, Cq, Domain, Endpoint, EventQueue, Fabric, Info, Library, Listener, Registration, Vector,
+    Code, Cq, Domain, Endpoint, EventQueue, Fabric, Info, Library, Registration, Vector,
 };
 use super::turns::Act;
+use super::watch::Watch;
 use super::{Config, Hello, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
@@ -44,8 +43,6 @@ const ADDRESSES_HINT: usize = 64;
 const ROOM: &str = "the block is as long as `bytes` says";
 /// Failures of the whole endpoint.
 const EVENTS_BESIDE: usize = 16;
-/// Asked, connected, ended.
-const EVENTS_PER_PEER: usize = 3;
 /// An address, with zeroes behind it.
 pub(super) type Name = [u8; NAME_BYTES_MAX];
 
@@ -69,11 +66,6 @@ fn completions(limits: &Limits) -> usize {
     limits.peers_max as usize * COMPLETIONS_PER_PEER + 1
 }
 
-/// How many events of connections may be in their queue.
-pub(super) fn events_max(limits: &Limits) -> usize {
-    EVENTS_PER_PEER * limits.peers_max as usize + 1
-}
-
 /// Of ops, cells and a flush.
 fn contexts(limits: &Limits) -> usize {
     limits.peers_max as usize * (SENDS + CELLS) + 1
@@ -90,12 +82,10 @@ pub fn bytes(limits: &Limits) -> usize {
     LibfabricDomain::bytes(limits.regions_max)
         + bytes_for::<Peer>(peers)
         + bytes_for::<Part>(peers)
-        + bytes_for::<Link>(peers)
         + bytes_for::<Name>(peers)
         + bytes_for::<Sent>(peers * SENDS)
         + bytes_for::<Answer>(peers * KEYS)
         + bytes_for::<Told>(peers * KEYS)
-        + bytes_for::<Bound>(peers * BOUND)
         + bytes_for::<Cell>(cells)
         + bytes_for::<Context>(contexts(limits))
         + bytes_for::<Aside>(asides(limits))
@@ -103,26 +93,22 @@ pub fn bytes(limits: &Limits) -> usize {
 }
 
 /// What the rail keeps, and the sizes in bytes.
-pub const RECORD_SIZES: [(&str, usize); 8] = [
+pub const RECORD_SIZES: [(&str, usize); 6] = [
     ("libfabric peer", size_of::<Peer>()),
-    ("libfabric connection", size_of::<Link>()),
     ("libfabric address", size_of::<Name>()),
     ("libfabric send", size_of::<Sent>()),
     ("libfabric context", size_of::<Context>()),
     ("libfabric answer about a key", size_of::<Answer>()),
-    ("libfabric registration of a peer", size_of::<Bound>()),
     ("libfabric op aside", size_of::<Aside>()),
 ];
 
-/// What is closed and opened again when a NIC fails. Fields are dropped in this order. Peers share
-/// an endpoint and a vector, mostly with events of failures, or have endpoints of their own
-/// ([`Link`]), with a listener and events.
+/// What is closed and opened again when a NIC fails. Fields are dropped in this order.
 #[derive(Debug)]
 pub(super) struct Open {
-    pub endpoint: Option<Endpoint>,
-    pub listener: Option<Listener>,
+    pub endpoint: Endpoint,
     pub cq: Cq,
-    pub vector: Option<Vector>,
+    pub vector: Vector,
+    /// Where failures of the endpoint are told, if it can be joined to such a queue.
     pub events: Option<EventQueue>,
 }
 
@@ -142,16 +128,12 @@ pub struct Libfabric<'m> {
     pub(super) name_bytes: usize,
     pub(super) peers: &'m mut [Peer],
     pub(super) parts: &'m mut [Part],
-    /// Of each peer: its own connection, on a rail of such.
-    pub(super) links: &'m mut [Link],
     /// Of each peer whose address is known.
     pub(super) names: &'m mut [Name],
     pub(super) sent: &'m mut [Sent],
     pub(super) answers: &'m mut [Answer],
     /// Of each peer and place: the region of ours that it was told of.
     pub(super) told: &'m mut [Told],
-    /// Of each peer: what is registered for its endpoint, on a rail of such registrations.
-    pub(super) bound: &'m mut [Bound],
     pub(super) cells: &'m mut [Cell],
     /// The library's: ops first, cells behind them, and a flush last.
     contexts: *mut Context,
@@ -204,12 +186,10 @@ impl<'m> Libfabric<'m> {
         let (cell_count, queue) = (count * CELLS, (count * CELLS).next_power_of_two());
         let peers = block.filled_with(count, || Peer::CLOSED).expect(ROOM);
         let parts = block.filled(count, Part::UNUSED).expect(ROOM);
-        let links = block.filled_with(count, || Link::NONE).expect(ROOM);
         let names = block.filled(count, [0; NAME_BYTES_MAX]).expect(ROOM);
         let sent = block.filled(count * SENDS, Sent::FREE).expect(ROOM);
         let answers = block.filled(count * KEYS, Answer::default()).expect(ROOM);
         let told = block.filled(count * KEYS, Told::default()).expect(ROOM);
-        let bound = block.filled(count * BOUND, Bound::default()).expect(ROOM);
         let cells = block.filled(cell_count, Cell::Unused).expect(ROOM);
         let contexts = block.filled(contexts(limits), Context::default()).expect(ROOM);
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
@@ -219,7 +199,7 @@ impl<'m> Libfabric<'m> {
             open: ManuallyDrop::new(None),
             library_domain,
             fabric,
-            address_format: offer::address_format(&info),
+            address_format: info.get().addr_format,
             info,
             library,
             traits,
@@ -228,12 +208,10 @@ impl<'m> Libfabric<'m> {
             name_bytes: 0,
             peers,
             parts,
-            links,
             names,
             sent,
             answers,
             told,
-            bound,
             cells,
             contexts: contexts.as_mut_ptr(),
             asides,
@@ -270,13 +248,10 @@ impl<'m> Libfabric<'m> {
         let peers = self.limits.peers_max as usize;
         let cq = Cq::open(&self.library_domain, completions(&self.limits));
         let cq = cq.map_err(at(Step::CompletionQueue))?;
-        if self.traits.connected {
-            return self.listener_open(cq);
-        }
         let vector = Vector::open(&self.library_domain, peers.min(ADDRESSES_HINT));
         let vector = vector.map_err(at(Step::AddressVector))?;
         // where there is none, failures of the whole endpoint are the completion queue's to say
-        let mut events = EventQueue::open(&self.library, &self.fabric, EVENTS_BESIDE).ok();
+        let mut events = EventQueue::open(&self.fabric, EVENTS_BESIDE).ok();
         let is_efa = self.provider_name() == c"efa";
         let (domain, info) = (&self.library_domain, &self.info);
         let endpoint = Endpoint::open_watched(domain, info, (&cq, &vector), &mut events, is_efa);
@@ -284,9 +259,8 @@ impl<'m> Libfabric<'m> {
         self.name_bytes = endpoint.name(&mut self.name).map_err(at(Step::Name))?;
         self.has_atomics = endpoint.has_atomics();
         let raw = endpoint.as_ptr();
-        let (endpoint, vector) = (Some(endpoint), Some(vector));
         self.watch.is_on = events.is_some();
-        *self.open = Some(Open { endpoint, listener: None, cq, vector, events });
+        *self.open = Some(Open { endpoint, cq, vector, events });
         // SAFETY: both are closed after `shut`: see `endpoint_close` and `drop`.
         unsafe { self.domain.open(self.library_domain.as_raw(), raw) };
         Ok(())
@@ -308,22 +282,6 @@ impl<'m> Libfabric<'m> {
         OpenError::Refused(step, code)
     }
 
-    /// The same of what peers are connected to one by one.
-    fn listener_open(&mut self, cq: Cq) -> Result<(), (Step, Code)> {
-        let at = |step| move |code| (step, code);
-        let events = EventQueue::open(&self.library, &self.fabric, events_max(&self.limits));
-        let events = events.map_err(at(Step::EventQueue))?;
-        let listener = Listener::open(&self.fabric, &self.info, &events);
-        let listener = listener.map_err(at(Step::Listener))?;
-        self.name_bytes = listener.name(&mut self.name).map_err(at(Step::Name))?;
-        let (listener, events) = (Some(listener), Some(events));
-        self.watch.is_on = true;
-        *self.open = Some(Open { endpoint: None, listener, cq, vector: None, events });
-        // SAFETY: the domain is closed after `shut`; no endpoint is shared here.
-        unsafe { self.domain.open(self.library_domain.as_raw(), core::ptr::null_mut()) };
-        Ok(())
-    }
-
     /// Takes what has come and drops it: `ofi_rxm` of 1.17 looks at what it finds when its endpoint
     /// closes, and posts a receive again to a connection that has gone by then.
     fn drain(&mut self) {
@@ -340,11 +298,9 @@ impl<'m> Libfabric<'m> {
         }
     }
 
-    /// Closes what [`Open`] has: connections first, with what is registered for each, then the
-    /// registrations for all.
+    /// Closes what [`Open`] has, registrations first.
     pub(super) fn endpoint_close(&mut self, for_good: bool) {
         self.drain();
-        self.connections_close();
         self.flush_close();
         self.domain.shut(for_good);
         for part in self.parts.iter_mut() {
@@ -463,13 +419,13 @@ impl<'m> Libfabric<'m> {
     /// What it is opened on, for people.
     pub fn nic(&self) -> NicName<'_> {
         let (provider, domain) = (self.provider_name(), self.domain_name());
-        NicName { provider, domain, connected: self.traits.connected }
+        NicName { provider, domain }
     }
 
-    /// The address of its endpoint, or of what listens for those of peers, and the same of another
-    /// end, of the same provider; `None`: they are no addresses of sockets.
+    /// The address of its endpoint, and that of another one of the same provider; `None`: they are
+    /// no addresses of sockets.
     pub fn ends(&self, other: &Hello) -> Option<[SocketAddr; 2]> {
-        let format = self.address_format & !offer::IS_CONNECTED;
+        let format = self.address_format;
         let ends = [&self.name[..self.name_bytes], other.name()];
         match ends.map(|name| socket_of(format, name)) {
             [Some(ours), Some(theirs)] => Some([ours, theirs]),
@@ -483,18 +439,17 @@ impl<'m> Libfabric<'m> {
     }
 }
 
-/// `tcp;ofi_rxm eth0`, `tcp@msg eth0`.
+/// `tcp;ofi_rxm eth0`.
 #[derive(Copy, Clone, Debug)]
 pub struct NicName<'a> {
     provider: &'a CStr,
     domain: &'a CStr,
-    connected: bool,
 }
 
 impl fmt::Display for NicName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let [provider, domain] = [self.provider, self.domain].map(|it| it.to_str().unwrap_or("?"));
-        write!(f, "{provider}{} {domain}", if self.connected { CONNECTED } else { "" })
+        write!(f, "{provider} {domain}")
     }
 }
 

@@ -22,10 +22,6 @@ pub struct ErrorReport {
     pub silent: Span,
     /// Whether a word that came with a write had lost its upper half.
     pub cuts_words: bool,
-    /// Whether memory could not be registered for the peer's endpoint.
-    pub unregistered: bool,
-    /// Whether it is the last of failures of no connection, one behind the other.
-    pub floods: bool,
 }
 
 /// A code of libfabric's as an errno: its own numbers have no meaning among those.
@@ -37,8 +33,7 @@ impl ErrorReport {
     /// One of which the provider has said no words.
     pub const fn new(code: i32, provider_code: i32) -> ErrorReport {
         let (text, silent) = ([0; TEXT_BYTES], Span(0));
-        let (cuts_words, unregistered, floods) = (false, false, false);
-        ErrorReport { code, provider_code, text, silent, cuts_words, unregistered, floods }
+        ErrorReport { code, provider_code, text, silent, cuts_words: false }
     }
 
     /// The provider's words; empty if it had none.
@@ -64,16 +59,7 @@ impl fmt::Display for ErrorReport {
                  delivers 4 of them; words go as messages from now on",
             );
         }
-        if self.unregistered {
-            f.write_str("memory cannot be registered for the peer's endpoint: ")?;
-        }
-        if self.floods {
-            f.write_str("failures of no connection come without end: ")?;
-        }
         write!(f, "{}", super::sys::Code(self.code))?;
-        if self.unregistered && self.code == libc::ENOMEM {
-            f.write_str(super::LOCKED_HINT)?;
-        }
         match (self.words(), self.provider_code) {
             ("", 0) => Ok(()),
             ("", code) => write!(f, " (the provider's code {code})"),

@@ -19,8 +19,7 @@ pub struct Settings {
     pub provider: Option<CString>,
     /// Its domains, a port each; empty: all but those of loopback.
     pub domains: Vec<CString>,
-    /// How long nothing that was sent to a peer may end; 0: for ever. `None`: as long as of an RDMA
-    /// port where endpoints are connected, else for ever.
+    /// How long nothing that was sent to a peer may end; 0, or `None`: for ever.
     pub silence_max: Option<Span>,
 }
 
@@ -30,6 +29,7 @@ impl Settings {
         Config {
             library: self.library.as_deref().unwrap_or(Config::DEFAULT.library),
             provider: self.provider.as_deref(),
+            silence_max: self.silence_max.unwrap_or(Config::DEFAULT.silence_max),
             ..Config::DEFAULT
         }
     }
@@ -118,6 +118,7 @@ mod tests {
         let with =
             |name: &str, value: &str| read(|asked| (asked == name).then(|| value.to_string())).0;
         let base = Settings::default();
+        assert_eq!(base.config().silence_max, Span(0), "the fence is the peer's word");
         assert_eq!(with("CROSSTIE_OFI_PROVIDER", "  "), base);
         let provider = Some(c"tcp;ofi_rxm".to_owned());
         let expected = Settings { provider, ..base.clone() };
@@ -132,6 +133,7 @@ mod tests {
         for (text, silence_max) in [("0", Some(Span(0))), ("250", Some(Span::millis(250)))] {
             let expected = Settings { silence_max, ..Settings::default() };
             assert_eq!(with("CROSSTIE_OFI_SILENCE_MS", text), expected);
+            assert_eq!(Some(expected.config().silence_max), silence_max);
         }
     }
 

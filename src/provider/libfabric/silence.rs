@@ -16,17 +16,10 @@
 //! only if its program has polled since the last one ([`Libfabric::peer_polls`]). Without such
 //! reports, no peer is given up.
 //!
-//! The fence decides how safe it is to give a peer up:
-//!
-//! | endpoint | fence | default |
-//! |---|---|---|
-//! | one for each peer | our own act, at no cost to other peers | looks |
-//! | shared | waits for the peer's word on that path, and for our own ops | does not look |
-//!
-//! `CROSSTIE_OFI_SILENCE_MS` changes the default (`doc/decisions/0020`).
+//! By default nobody is given up: the fence waits for the peer's word on that very path, and for
+//! our own ops. `CROSSTIE_OFI_SILENCE_MS` changes that (`doc/decisions/0020`).
 
 use super::complaint::Complaint;
-use super::link::Phase;
 use super::message::KeyWords;
 use super::peer::{Answer, AnswerState, KEYS, Peer};
 use super::rail::Libfabric;
@@ -161,8 +154,7 @@ impl Libfabric<'_> {
         self.silence.has_doubts = false;
         for index in 0..self.peers.len() {
             let record = &mut self.peers[index];
-            let stands = !self.traits.connected || self.links[index].phase == Phase::Up;
-            if !record.takes_ops() || !stands {
+            if !record.takes_ops() {
                 record.watch_anew();
                 continue;
             }
@@ -230,8 +222,7 @@ impl Libfabric<'_> {
     #[cold]
     pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
         let index = peer.as_usize();
-        let is_up = !self.traits.connected || self.links[index].phase == Phase::Up;
-        let Some(record) = self.peers.get_mut(index).filter(|it| it.takes_ops() && is_up) else {
+        let Some(record) = self.peers.get_mut(index).filter(|it| it.takes_ops()) else {
             return false;
         };
         (record.heard_from, record.has_answered) = (record.ended, false);

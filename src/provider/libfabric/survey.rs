@@ -3,8 +3,7 @@
 extern crate std;
 
 use super::offer::{
-    CONNECTED, Ends, acknowledged, carries_words, check, choose, hints_for, is_other_network,
-    is_there, reaches_own, speed_mbps,
+    carries_words, check, choose, hints_for, is_other_network, is_there, reaches_own, speed_mbps,
 };
 use super::sys::abi::InfoRaw;
 use super::sys::library::{VersionText, text};
@@ -42,29 +41,24 @@ pub struct Survey {
     pub offers: Vec<Offered>,
 }
 
-/// Asks the library: shared endpoints first, then connected ones, whose providers have
-/// [`CONNECTED`] behind their names.
+/// Asks the library.
 pub fn survey(config: &Config) -> Result<Survey, OpenError> {
     let library = Library::load(config.library).map_err(OpenError::Library)?;
     let version = std::format!("{}", VersionText(library.version()));
     let mut offers: Vec<Offered> = Vec::new();
-    let verbs = acknowledged(config).map(|config| (Ends::Acknowledged, config));
-    let asked = [Some((Ends::Shared, *config)), Some((Ends::Connected, *config)), verbs];
-    for (ends, config) in asked.into_iter().flatten() {
-        let at = |code| OpenError::Refused(Step::Offer, code);
-        let hints = hints_for(&library, &config, n::MSG | n::RMA, ends).map_err(at)?;
-        let all = match library.offers(&hints) {
-            Ok(all) => all,
-            Err(super::sys::Code(n::ENODATA)) => continue,
-            Err(code) => return Err(at(code)),
-        };
-        let mut next: *const InfoRaw = all.get();
-        while !next.is_null() {
-            // SAFETY: an offer of the list, which lives until the end of this turn.
-            let raw = unsafe { &*next };
-            take(&mut offers, raw, ends, library.version());
-            next = raw.next;
-        }
+    let at = |code| OpenError::Refused(Step::Offer, code);
+    let hints = hints_for(&library, config, n::MSG | n::RMA).map_err(at)?;
+    let all = match library.offers(&hints) {
+        Ok(all) => all,
+        Err(super::sys::Code(n::ENODATA)) => return Ok(Survey { version, offers }),
+        Err(code) => return Err(at(code)),
+    };
+    let mut next: *const InfoRaw = all.get();
+    while !next.is_null() {
+        // SAFETY: an offer of the list, which lives until this returns.
+        let raw = unsafe { &*next };
+        take(&mut offers, raw, library.version());
+        next = raw.next;
     }
     Ok(Survey { version, offers })
 }
@@ -82,7 +76,7 @@ pub fn refusal(config: &Config) -> Option<OpenError> {
 }
 
 /// Adds one offer, unless it could carry no rail.
-fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, ends: Ends, version: u32) {
+fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, version: u32) {
     if check(raw, 0).is_err() || is_other_network(raw) {
         return;
     }
@@ -93,10 +87,7 @@ fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, ends: Ends, version: u32) {
         [fabric.prov_name, domain.name, fabric.name].map(|part| unsafe { text(part) });
     let reaches_own = reaches_own(provider, version);
     let words = |part: &CStr| String::from_utf8_lossy(part.to_bytes()).into_owned();
-    let (mut provider, name, network) = (words(provider), words(name), words(network));
-    if ends != Ends::Shared {
-        provider.push_str(CONNECTED);
-    }
+    let (provider, name, network) = (words(provider), words(name), words(network));
     let endpoint_scoped = domain.mr_mode & n::MR_ENDPOINT != 0;
     let (carries_words, speed) = (carries_words(raw), speed_mbps(raw, version));
     match offers.iter_mut().find(|offer| offer.provider == provider) {

@@ -19,8 +19,7 @@ pub enum Callers {
     /// One at a time of those that use what belongs to a completion queue, its endpoints among it
     /// (`FI_THREAD_COMPLETION`, and `FI_THREAD_ENDPOINT` and `FI_THREAD_FID`, which ask for less;
     /// of what fi_domain(3) names for each of them nothing is a domain, nor a registration). All
-    /// that is the rail's thread's own but for registrations that are bound to an endpoint which
-    /// peers share.
+    /// that is the rail's thread's own but for registrations that are bound to the endpoint.
     OneAtQueue,
     /// One (`FI_THREAD_DOMAIN`).
     One,
@@ -36,7 +35,7 @@ pub(super) enum Act {
     Poll = 1 << 1,
     /// To post.
     Post = 1 << 2,
-    /// For an address, or a connection.
+    /// For an address.
     Control = 1 << 3,
 }
 
@@ -45,7 +44,7 @@ impl Callers {
     const fn in_turns(self, scope: Scope) -> u8 {
         let at_queue = Act::Poll as u8 | Act::Post as u8;
         match (self, scope) {
-            (Callers::All, _) | (Callers::OneAtQueue, Scope::Domain | Scope::Connection) => 0,
+            (Callers::All, _) | (Callers::OneAtQueue, Scope::Domain) => 0,
             (Callers::OneAtQueue, Scope::Endpoint) => Act::Register as u8 | at_queue,
             // which posts make progress the library alone knows, and a turn is two adds
             (Callers::OneAtRegistrations | Callers::One, _) => {
@@ -108,13 +107,12 @@ mod tests {
 
     #[test]
     fn turns_are_taken_where_the_library_wants_them_and_nowhere_else() {
-        for scope in [Scope::Domain, Scope::Endpoint, Scope::Connection] {
+        for scope in [Scope::Domain, Scope::Endpoint] {
             assert_eq!(taken(Callers::All, scope), [false; 4]);
             assert_eq!(taken(Callers::OneAtRegistrations, scope), [true; 4]);
             assert_eq!(taken(Callers::One, scope), [true; 4]);
         }
         assert_eq!(taken(Callers::OneAtQueue, Scope::Domain), [false; 4]);
-        assert_eq!(taken(Callers::OneAtQueue, Scope::Connection), [false; 4]);
         assert_eq!(taken(Callers::OneAtQueue, Scope::Endpoint), [true, true, true, false]);
     }
 }

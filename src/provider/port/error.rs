@@ -70,12 +70,6 @@ impl PortPeerError {
     pub const NO_ANSWER: PortPeerError = PortPeerError::Verbs(verbs::PeerOpenError::NoAnswer);
     /// The last peer of that number is owed a word: try again after a poll.
     pub const AGAIN: PortPeerError = PortPeerError::Libfabric(libfabric::PeerOpenError::Again);
-
-    /// Whether the port has refused the memory that a peer needs, which is no fault of the peer's.
-    pub const fn is_unregistered(&self) -> bool {
-        use libfabric::{PeerOpenError::Refused, Step::Buffers};
-        matches!(self, PortPeerError::Libfabric(Refused(Buffers, _)))
-    }
 }
 
 impl fmt::Display for PortPeerError {
@@ -102,21 +96,10 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Whether we have given it up, because nothing on it ended, words on it lose whose they are,
-    /// or memory cannot be registered for it.
+    /// Whether we have given it up: nothing on it ended, or words on it lose whose they are.
     pub fn is_given_up(&self) -> bool {
-        let is_ours = |report: &libfabric::ErrorReport| {
-            report.silent.0 != 0 || report.cuts_words || report.unregistered
-        };
+        let is_ours = |report: &libfabric::ErrorReport| report.silent.0 != 0 || report.cuts_words;
         matches!(self, PortError::Libfabric(report) if is_ours(report))
-    }
-
-    /// Why memory cannot be registered for the connection, if it broke by that.
-    pub fn unregistered(&self) -> Option<i32> {
-        match self {
-            PortError::Libfabric(report) => report.unregistered.then_some(report.code),
-            PortError::Verbs(_) | PortError::Vendor(_) => None,
-        }
     }
 }
 

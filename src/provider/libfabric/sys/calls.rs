@@ -1,6 +1,6 @@
 //! The functions of an endpoint, and what they take.
 
-use super::abi::{Fid, FidPep, Unused};
+use super::abi::{Fid, Unused};
 use super::layout::{Fact, layout};
 use core::ffi::{c_int, c_void};
 
@@ -35,7 +35,7 @@ layout! { CALL_FACTS:
             *mut Fid, c_int, c_int, *const c_void, usize
         ) -> c_int> = "setopt",
     }
-    /// Functions of addresses and connections.
+    /// Functions of addresses.
     struct CmOps = "fi_ops_cm" {
         /// Of this table.
         size: usize = "size",
@@ -44,23 +44,6 @@ layout! { CALL_FACTS:
         /// Says our address.
         getname: Option<unsafe extern "C" fn(*mut Fid, *mut c_void, *mut usize) -> c_int>
             = "getname",
-        /// Says the peer's.
-        getpeer: Unused = "getpeer",
-        /// Asks for a connection: address, and what goes with it.
-        connect: Option<unsafe extern "C" fn(
-            *mut FidEp, *const c_void, *const c_void, usize
-        ) -> c_int> = "connect",
-        /// Starts to listen.
-        listen: Option<unsafe extern "C" fn(*mut FidPep) -> c_int> = "listen",
-        /// Grants a connection.
-        accept: Option<unsafe extern "C" fn(*mut FidEp, *const c_void, usize) -> c_int>
-            = "accept",
-        /// Refuses one.
-        reject: Option<unsafe extern "C" fn(
-            *mut FidPep, *mut Fid, *const c_void, usize
-        ) -> c_int> = "reject",
-        /// Ends one.
-        shutdown: Option<unsafe extern "C" fn(*mut FidEp, u64) -> c_int> = "shutdown",
     }
     /// Functions of messages.
     struct MsgOps = "fi_ops_msg" [1] {

@@ -193,14 +193,6 @@ impl Library {
         if raw.is_null() { Err(Code(libc::ENOMEM)) } else { Ok(Info { raw, library: *self }) }
     }
 
-    /// An offer that the library hands over, to be freed by us.
-    ///
-    /// # Safety
-    /// - `raw` is an offer of this library that nobody else frees.
-    pub(super) unsafe fn adopt(&self, raw: *mut InfoRaw) -> Info {
-        Info { raw, library: *self }
-    }
-
     /// Opens the network of an offer.
     pub(super) fn fabric_open(&self, info: &Info) -> Result<*mut FidFabric, Code> {
         let mut fabric = core::ptr::null_mut();

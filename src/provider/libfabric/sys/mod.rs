@@ -2,12 +2,12 @@
 
 pub mod abi;
 pub mod calls;
-pub mod connected;
+pub mod events;
 pub mod layout;
 pub mod library;
 pub mod numbers;
 pub mod objects;
 
-pub use connected::{Event, EventQueue, GREETING_BYTES, Listener};
+pub use events::{Event, EventQueue};
 pub use library::{Info, Library, LoadError};
 pub use objects::{Code, Cq, Domain, Endpoint, Fabric, Port, Registration, Vector};

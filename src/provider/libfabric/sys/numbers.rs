@@ -43,8 +43,6 @@ numbers! {
     REMOTE_CQ_DATA: u64 = 1 << 17, "FI_REMOTE_CQ_DATA";
     /// A completion is wanted.
     COMPLETION: u64 = 1 << 24, "FI_COMPLETION";
-    /// It comes when the peer's end has acknowledged.
-    TRANSMIT_COMPLETE: u64 = 1 << 27, "FI_TRANSMIT_COMPLETE";
     /// It comes when the bytes are in the peer's memory.
     DELIVERY_COMPLETE: u64 = 1 << 28, "FI_DELIVERY_COMPLETE";
     /// The library keeps 32 bytes of each op's context.
@@ -71,18 +69,12 @@ numbers! {
     SOCKADDR_IN: u32 = 2, "FI_SOCKADDR_IN";
     /// One of IPv6.
     SOCKADDR_IN6: u32 = 3, "FI_SOCKADDR_IN6";
-    /// Connected endpoints.
-    EP_MSG: i32 = 1, "FI_EP_MSG";
+    /// Of any kind.
+    EP_UNSPEC: i32 = 0, "FI_EP_UNSPEC";
     /// Reliable datagrams.
     EP_RDM: i32 = 3, "FI_EP_RDM";
     /// Its receives are those of others too.
     SHARED_CONTEXT: usize = usize::MAX, "FI_SHARED_CONTEXT";
-    /// Somebody asks for a connection.
-    CONNREQ: u32 = 1, "FI_CONNREQ";
-    /// A connection stands.
-    CONNECTED: u32 = 2, "FI_CONNECTED";
-    /// A connection has ended.
-    SHUTDOWN: u32 = 3, "FI_SHUTDOWN";
     /// Whoever offers says which threads may call.
     THREAD_UNSPEC: i32 = 0, "FI_THREAD_UNSPEC";
     /// Any thread may call.

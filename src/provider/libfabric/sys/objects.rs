@@ -1,11 +1,11 @@
 //! Objects of libfabric, closed on drop; whoever owns several closes them in the order that
-//! [`super::super`] states. Those of connections are in [`super::connected`].
+//! [`super::super`] states. The queue of events is in [`super::events`].
 
 use super::abi::{
     AvAttr, CqAttr, CqEntry, CqErrEntry, CqErrRoom, Fid, FidAv, FidCq, FidDomain, FidFabric, FidMr,
 };
 use super::calls::{AtomicOps, EpOps, FidEp, MsgAtomic, MsgRma};
-use super::connected::EventQueue;
+use super::events::EventQueue;
 use super::library::{Info, Library};
 use super::numbers as n;
 use crate::base::descriptor::StandardHeld;
@@ -379,20 +379,8 @@ impl Endpoint {
         if is_direct {
             endpoint.shared_memory_forbid();
         }
-        endpoint.join(cq, vector.raw.cast())?;
+        endpoint.join(cq, vector)?;
         endpoint.has_atomics = endpoint.adds();
-        Ok(endpoint)
-    }
-
-    /// Opens one, joined to a queue and something else than a vector beside it, and enables it.
-    pub(super) fn open_joined(
-        domain: &Domain,
-        info: &Info,
-        cq: &Cq,
-        beside: *mut Fid,
-    ) -> Result<Endpoint, Code> {
-        let endpoint = Endpoint::made(domain, info)?;
-        endpoint.join(cq, beside)?;
         Ok(endpoint)
     }
 
@@ -407,9 +395,9 @@ impl Endpoint {
         Ok(Endpoint { raw, has_atomics: false })
     }
 
-    fn join(&self, cq: &Cq, beside: *mut Fid) -> Result<(), Code> {
+    fn join(&self, cq: &Cq, vector: &Vector) -> Result<(), Code> {
         self.bind(cq.raw.cast(), n::SEND | n::RECV)?;
-        self.bind(beside, 0)?;
+        self.bind(vector.raw.cast(), 0)?;
         let fid: *mut Fid = self.raw.cast();
         // SAFETY: an open endpoint has a table.
         let control = unsafe { (*(*fid).ops).control }.ok_or(Code(libc::ENOSYS))?;
