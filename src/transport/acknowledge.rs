@@ -3,136 +3,19 @@
 
 use super::eager::{OP_CONTROL, OP_STATE, op_id};
 use super::endpoint::Endpoint;
-use super::limits::{CREDITS, UNDELIVERED_MAX};
 use super::matching;
 use super::rail::{CtrlRail, CtrlSpan};
-use super::records::{Connection, ConnectionState, GroupRecord, SendState};
+use super::records::{ConnectionState, GroupRecord, SendState};
 use super::request::RequestError;
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
 use crate::fabric::{Line, OpId, PostError, Posted, Provider};
 use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
 
-/// Credits that are owed before a state line is written for them alone.
-const CREDITS_OWED: i32 = CREDITS as i32 / 4;
-
-/// The same where a line leaves with others, at no call of its own: slots that were held back are
-/// fewer than all that they speak for.
-const CREDITS_WORTH: i32 = CREDITS_OWED / 2;
-
-/// Groups of the peer that are bound before a state line is written for them alone.
-const GROUPS_OWED: i32 = 8;
-
 /// Whether requests of either side may end well only when this op of ours has reached the peer.
 /// Offers of receives and news of credits are of no use to the peer of a connection that closes.
 pub const fn is_awaited(id: OpId) -> bool {
     id.0 != op_id(OP_CONTROL, 0, 0).0 && id.0 != op_id(OP_STATE, 0, 0).0
-}
-
-impl Connection {
-    /// The count of receives that the peer may consume, as of now.
-    #[inline]
-    pub(super) fn credits_now(&self) -> Seq {
-        self.released.plus(CREDITS)
-    }
-
-    /// A head has just carried everything that it can.
-    #[inline]
-    pub(super) fn told_by_head(&mut self) {
-        self.credits_told = self.credits_now();
-        self.groups_told = self.group_next;
-        // a head has no room for the mask: news of a delivery out of order is still due
-        self.delivery_news &= self.arrived.mask() != 0;
-    }
-
-    /// Whether one more receive of the peer may be consumed, leaving `reserve`.
-    #[inline]
-    pub(super) fn may_consume(&self, reserve: u32) -> bool {
-        self.credits_through.ahead_of(self.consumed) > reserve as i32
-    }
-
-    /// Whether the peer has told of all receives that we consumed that they are free again: it has
-    /// taken in what was sent.
-    #[inline]
-    pub(super) fn is_all_taken(&self) -> bool {
-        self.credits_through.ahead_of(self.consumed) >= CREDITS as i32
-    }
-
-    /// Whether one more long message may be on its way: the delivery mask can say so many.
-    pub(super) fn may_number(&self) -> bool {
-        self.send_number.ahead_of(self.delivered_through) < UNDELIVERED_MAX as i32
-    }
-
-    /// Whether the peer waits for something that only a state line can tell.
-    #[inline]
-    pub(super) fn state_due(&self) -> bool {
-        self.delivery_news
-            || self.canceled_news
-            || self.credits_due()
-            || self.groups_due()
-            || self.taken_due()
-    }
-
-    /// Whether a request of the peer's may end by our next state line, and not before.
-    pub(super) const fn ends_requests(&self) -> bool {
-        self.delivery_news || self.canceled_news
-    }
-
-    /// Whether the peer may run out of credits before it hears of more.
-    #[inline]
-    fn credits_due(&self) -> bool {
-        self.credits_now().ahead_of(self.credits_told) >= CREDITS_OWED
-    }
-
-    /// Whether the peer hears of credits by a line that leaves with something else.
-    #[inline]
-    fn is_credit_worth(&self) -> bool {
-        self.credits_now().ahead_of(self.credits_told) >= CREDITS_WORTH
-    }
-
-    /// Whether the peer may wait to hear how far we have bound its groups: its slots wait for room
-    /// when many are bound, and our own queue waits for its slots.
-    fn groups_due(&self) -> bool {
-        let owed = self.group_next.ahead_of(self.groups_told);
-        !self.pull && (owed >= GROUPS_OWED || (owed > 0 && !self.queue.is_empty()))
-    }
-
-    /// Takes in the cumulative fields that heads, slots and state lines share; says whether sends
-    /// may have been delivered by it.
-    #[inline(always)]
-    #[must_use]
-    pub(super) fn acks_raise(&mut self, credits: Seq, delivered: Seq) -> bool {
-        if credits.ahead_of(self.credits_through) > 0 {
-            self.credits_through = credits;
-        }
-        let news = delivered.ahead_of(self.delivered_through) > 0;
-        if news {
-            self.delivered_through = delivered;
-        }
-        news && self.waiting != 0
-    }
-
-    /// A receive that the peer had consumed is free again; says whether the peer must hear of it.
-    #[inline(always)]
-    #[must_use]
-    pub(super) fn credit_free(&mut self) -> bool {
-        self.released = self.released.next();
-        self.credits_due()
-    }
-
-    /// Takes in how far the peer, as sender, has bound our groups.
-    #[inline]
-    pub(super) fn groups_take(&mut self, through: Seq) {
-        if through.ahead_of(self.peer_groups_through) > 0 {
-            self.peer_groups_through = through;
-        }
-    }
-
-    /// Whether the peer, which pushes, can have bound our groups so far: that many were posted.
-    #[inline]
-    pub(super) fn has_groups(&self, through: Seq) -> bool {
-        self.pull || !self.group_post.before(through)
-    }
 }
 
 impl<P: Provider> Endpoint<'_, P> {
@@ -145,7 +28,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A receive of ours that the peer had consumed is free again.
     #[inline]
     pub(super) fn credit_return(&mut self, index: usize) {
-        if self.connections[index].credit_free() {
+        if self.connections[index].control.credits.free() {
             self.work.insert(index);
         }
     }
@@ -181,7 +64,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn state_look(&mut self, index: usize) {
         let last = self.mailboxes.last_word(index, 0);
         let c = &self.connections[index];
-        if last as u32 == c.state_seen || (last >> 32) as u32 != c.peer_epoch {
+        if last as u32 == c.control.lines.seen || (last >> 32) as u32 != c.control.peer_epoch {
             return;
         }
         self.state_take(index);
@@ -191,19 +74,19 @@ impl<P: Provider> Endpoint<'_, P> {
         let Ok(line) = StateLine::decode(&self.mailboxes.line(index, 0)) else {
             return; // half written: the whole line will be there at the next look
         };
-        if Seq(line.sequence).ahead_of(Seq(self.connections[index].state_seen)) <= 0 {
+        if Seq(line.sequence).ahead_of(Seq(self.connections[index].control.lines.seen)) <= 0 {
             return;
         }
-        self.connections[index].state_seen = line.sequence;
+        self.connections[index].control.lines.seen = line.sequence;
         self.news += 1;
         self.acks_take(index, Seq(line.credits_through), Seq(line.delivered_through));
         let c = &mut self.connections[index];
         if !c.has_groups(Seq(line.groups_through)) {
             return self.connection_fail(index, RequestError::Protocol);
         }
-        c.groups_take(Seq(line.groups_through));
-        c.taken_take(Seq(line.eager_through));
-        if self.connections[index].waiting != 0 && line.delivered_mask != 0 {
+        c.recv.offers.passed_take(Seq(line.groups_through));
+        c.send.stream.taken_take(Seq(line.eager_through));
+        if self.connections[index].send.waiting != 0 && line.delivered_mask != 0 {
             self.deliveries_apply(index, Seq(line.delivered_through), line.delivered_mask);
         }
         if line.flags & STATE_CANCELED != 0 {
@@ -230,7 +113,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// asked back, and that nothing was bound to until now, it has given up.
     pub(super) fn passed_take(&mut self, index: usize, base: Seq) {
         loop {
-            let oldest = self.connections[index].group_oldest;
+            let oldest = self.connections[index].recv.oldest;
             let canceled = self.groups[self.group_at(index, oldest)].is_canceled(oldest);
             if !canceled || !oldest.before(base) {
                 return;
@@ -259,8 +142,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Writes our state line if it is due; says whether it could not be written.
     pub(super) fn state_step(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
-        let worth = c.is_taken_worth() || c.is_credit_worth();
-        let rides = P::SEVERAL_LANES && worth && self.rail.is_leaving(c.peer);
+        let worth = c.is_taken_worth() || c.control.credits.is_worth();
+        let rides = P::SEVERAL_LANES && worth && self.rail.is_leaving(c.rails.control_lane.peer);
         if !c.state_due() && !rides {
             return false;
         }
@@ -273,35 +156,35 @@ impl<P: Provider> Endpoint<'_, P> {
     /// newer one: the next is written when the last has landed.
     pub(super) fn state_write(&mut self, index: usize, flags: u32) -> bool {
         let c = &self.connections[index];
-        if c.state_flying || c.control_blocked {
+        if c.control.lines.state_flying || c.rails.control_lane.blocked {
             return false;
         }
-        let sequence = c.state_sequence.wrapping_add(1);
+        let sequence = c.control.lines.sequence.wrapping_add(1);
         let line = StateLine {
             sequence_first: sequence,
-            credits_through: c.credits_now().0,
-            delivered_mask: c.arrived.mask(),
-            delivered_through: c.arrived.through().0,
-            groups_through: c.group_next.0,
-            canceled_group: c.canceled.map_or(0, |group| group.0),
-            eager_through: c.eager_expected.0,
-            flags: flags | if c.canceled.is_some() { STATE_CANCELED } else { 0 },
+            credits_through: c.control.credits.now().0,
+            delivered_mask: c.recv.arrived.mask(),
+            delivered_through: c.recv.arrived.through().0,
+            groups_through: c.send.cursor.group.0,
+            canceled_group: c.send.cursor.canceled.map_or(0, |group| group.0),
+            eager_through: c.recv.expected.0,
+            flags: flags | if c.send.cursor.canceled.is_some() { STATE_CANCELED } else { 0 },
             sequence,
-            epoch: c.epoch,
+            epoch: c.control.epoch,
         };
         let ends = flags != 0 || c.ends_requests();
-        let write = CtrlRail(c.control).write(line.encode(), c.mailbox);
+        let write = CtrlRail(c.rails.control_lane.lane).write(line.encode(), c.control.mailbox);
         let Ok(posted) = self.post(index, op_id(OP_STATE, 0, ends.into()), write) else {
             return false;
         };
         let c = &mut self.connections[index];
-        c.state_flying = posted == Posted::Pending && !self.caps.ordered;
-        c.state_sequence = sequence;
+        c.control.lines.state_flying = posted == Posted::Pending && !self.caps.ordered;
+        c.control.lines.sequence = sequence;
         c.told_by_head();
-        c.delivery_news = false;
-        c.canceled_news = false;
-        c.taken_told = c.eager_expected;
-        c.taken_bytes = 0;
+        c.recv.delivery_news = false;
+        c.send.cursor.canceled_news = false;
+        c.control.taken.told = c.recv.expected;
+        c.control.taken.bytes = 0;
         self.stats.state_lines += 1;
         true
     }
@@ -309,15 +192,16 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Writes a line of the peer's control memory; `false` when the rail has no room.
     pub(super) fn line_write(&mut self, index: usize, target: CtrlSpan, line: &Line) -> bool {
         let c = &self.connections[index];
-        if c.control_blocked {
+        if c.rails.control_lane.blocked {
             return false;
         }
-        let (id, peer, control) = (op_id(OP_CONTROL, 0, 0), c.peer, c.control);
+        let (id, peer, control) =
+            (op_id(OP_CONTROL, 0, 0), c.rails.control_lane.peer, c.rails.control_lane.lane);
         match self.rail.post_line(id, peer, target.0, line, self.now) {
             Ok(Posted::Done) => {}
             Ok(Posted::Pending) => {
                 self.lane_mut(index, control).ops_in_flight += 1;
-                self.connections[index].lines_flying += 1;
+                self.connections[index].control.lines.flying += 1;
             }
             Err(error) => {
                 self.stats.again += u64::from(error == PostError::Again);

@@ -76,10 +76,10 @@ impl<P: Provider> Endpoint<'_, P> {
         };
         if let Some(c) = self.connections.get(connection)
             && !c.pull
-            && !c.fails_over()
+            && !c.rails.fails_over()
             && c.state == ConnectionState::Open
         {
-            self.rail.look_at(c.peer);
+            self.rail.look_at(c.rails.control_lane.peer);
         }
     }
 

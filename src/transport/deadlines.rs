@@ -6,10 +6,12 @@
 //! it says busy. The connection cannot be closed before either.
 #![forbid(unsafe_code)]
 
+use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::mr::NO_REGION;
 use super::rail::LaneState;
-use super::records::{Connection, ConnectionState, NEVER, SendState};
+use super::rails::Rails;
+use super::records::{ConnectionState, NEVER, SendState};
 use super::request::RequestError;
 use crate::base::units::{Instant, Span};
 use crate::fabric::Provider;
@@ -48,7 +50,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Says whether there is still something to wait for. `gap`: since the last look.
     fn deadline_look(&mut self, index: usize, gap: Span) -> bool {
         let (now, config) = (self.waited, self.config);
-        let Connection { state, lane_count, .. } = self.connections[index];
+        let Connection { state, rails: Rails { count: lane_count, .. }, .. } =
+            self.connections[index];
         if matches!(state, ConnectionState::Free | ConnectionState::Failed) {
             return false;
         }
@@ -88,15 +91,15 @@ impl<P: Provider> Endpoint<'_, P> {
             return waits;
         }
         let c = &mut self.connections[index];
-        if c.stranded_at != NEVER {
+        if c.rails.stranded_at != NEVER {
             waits = true;
-            if c.stranded_at == Instant(0) {
-                c.stranded_at = now;
+            if c.rails.stranded_at == Instant(0) {
+                c.rails.stranded_at = now;
             }
-            if is_past(now, c.stranded_at, config.loss_span.0) {
-                let control = c.control;
-                if c.up != 0 && !self.has_unknown(index) {
-                    self.connections[index].stranded_at = NEVER; // what waited is gone
+            if is_past(now, c.rails.stranded_at, config.loss_span.0) {
+                let control = c.rails.control_lane.lane;
+                if c.rails.up != 0 && !self.has_unknown(index) {
+                    self.connections[index].rails.stranded_at = NEVER; // what waited is gone
                     return waits;
                 }
                 let code = self.lane(index, control).code;
@@ -122,7 +125,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// loss like any. Says whether there is still something to wait for.
     fn closed_look(&mut self, index: usize, lane: u8) -> bool {
         let (now, span) = (self.waited, self.config.loss_span);
-        let Connection { state, peer_down, .. } = self.connections[index];
+        let Connection { state, rails: Rails { peer_down, .. }, .. } = self.connections[index];
         let entry = self.lane_mut(index, lane);
         let in_use = matches!(entry.state, LaneState::Up | LaneState::Joining);
         if !entry.closed || !in_use || peer_down || state != ConnectionState::Open {
@@ -143,7 +146,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn requests_abandon(&mut self, index: usize) {
         let c = &mut self.connections[index];
         c.failure.0 = RequestError::Unfenced;
-        c.quarantine = true;
+        c.rails.quarantine = true;
         if c.state == ConnectionState::Failing {
             c.state = ConnectionState::Failed;
         }
@@ -177,7 +180,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// The fence has come after all: what was in quarantine is given back.
     pub(super) fn quarantine_end(&mut self, index: usize) {
-        self.connections[index].quarantine = false;
+        self.connections[index].rails.quarantine = false;
         for record in self.records() {
             let at = self.send_at(index, record);
             self.regions.unpin(core::mem::replace(&mut self.sends[at].region, NO_REGION));

@@ -43,7 +43,7 @@ impl<P: Provider> Endpoint<'_, P> {
     ) -> Option<RequestId> {
         let c = &self.connections[index];
         let pull = c.pull;
-        if !c.queue.is_empty() || !self.is_short(index, region, message.length) {
+        if !c.send.queue.is_empty() || !self.is_short(index, region, message.length) {
             return None;
         }
         // of a long one the rail may keep a part, for which a record stands
@@ -78,7 +78,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let copied = length <= self.config.eager_mapped_bytes_max.0
             || !c.pull
             || !self.regions.is_mapped(region);
-        length <= c.eager_bytes_max && copied
+        c.send.is_short(length) && copied
     }
 
     /// Puts one send into the stream; the rail copies it at post. `stripes` is for starts.
@@ -95,7 +95,8 @@ impl<P: Provider> Endpoint<'_, P> {
         self.stream_hand(index, &fields, payload)?;
         self.stream_left(index, &fields, kept_at, payload);
         let c = &self.connections[index];
-        if P::SEVERAL_LANES && c.is_taken_worth() && self.rail.is_leaving(c.peer) {
+        if P::SEVERAL_LANES && c.is_taken_worth() && self.rail.is_leaving(c.rails.control_lane.peer)
+        {
             self.work.insert(index);
         }
         Ok(())
@@ -113,13 +114,14 @@ impl<P: Provider> Endpoint<'_, P> {
         let spare = kind == KIND_START || self.connections[index].pull;
         let reserve = if spare { 0 } else { CREDITS_FOR_STARTS };
         let long = kind != KIND_EAGER;
-        if !self.may_consume(index, reserve) || (long && !self.connections[index].may_number()) {
+        if !self.may_consume(index, reserve) || (long && !self.connections[index].send.may_number())
+        {
             return Err(Blocked);
         }
         let c = &self.connections[index];
-        match P::SEVERAL_LANES && c.fails_over() {
+        match P::SEVERAL_LANES && c.rails.fails_over() {
             false => Ok(None),
-            true if c.control_blocked || c.resend.is_some() => Err(Blocked),
+            true if c.rails.control_lane.blocked || c.send.stream.resend.is_some() => Err(Blocked),
             true => Ok(Some(self.keep_room(index, length).ok_or(Blocked)?)),
         }
     }
@@ -133,7 +135,8 @@ impl<P: Provider> Endpoint<'_, P> {
         payload: LocalSpan,
     ) -> Result<(), Blocked> {
         let c = &self.connections[index];
-        let (id, peer, control) = (op_id(OP_STREAM, 0, 0), c.peer, c.control);
+        let (id, peer, control) =
+            (op_id(OP_STREAM, 0, 0), c.rails.control_lane.peer, c.rails.control_lane.lane);
         match self.rail.post_send(id, peer, &fields.encode(), payload, self.now) {
             Ok(Posted::Done) => Ok(()),
             Ok(Posted::Pending) => {
@@ -166,14 +169,15 @@ impl<P: Provider> Endpoint<'_, P> {
     /// peer's state line before it says no.
     #[inline(always)]
     pub(super) fn may_consume(&mut self, index: usize, reserve: u32) -> bool {
-        self.connections[index].may_consume(reserve) || self.may_consume_now(index, reserve)
+        self.connections[index].control.credits.may_consume(reserve)
+            || self.may_consume_now(index, reserve)
     }
 
     #[cold]
     #[inline(never)]
     fn may_consume_now(&mut self, index: usize, reserve: u32) -> bool {
         self.state_look(index);
-        self.connections[index].may_consume(reserve)
+        self.connections[index].control.credits.may_consume(reserve)
     }
 
     /// Keeps a send for later, and tries at once.
@@ -200,7 +204,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn queue_append(&mut self, index: usize, record: u8) {
-        let queue = &mut self.connections[index].queue;
+        let queue = &mut self.connections[index].send.queue;
         let tail = core::mem::replace(&mut queue.tail, record);
         if queue.is_empty() {
             queue.head = Some(record);
@@ -213,7 +217,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// What follows a queued send.
     #[inline]
     pub(super) fn queue_after(&self, index: usize, record: u8) -> Option<u8> {
-        let last = self.connections[index].queue.tail == record;
+        let last = self.connections[index].send.queue.tail == record;
         (!last).then(|| self.sends[self.send_at(index, record)].next)
     }
 
@@ -223,7 +227,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let at = self.send_at(index, record);
         self.sends[at].next = NIL;
         match (previous, next) {
-            (None, next) => self.connections[index].queue.head = next,
+            (None, next) => self.connections[index].send.queue.head = next,
             (Some(previous), Some(next)) => {
                 let before = self.send_at(index, previous);
                 self.sends[before].next = next;
@@ -231,7 +235,7 @@ impl<P: Provider> Endpoint<'_, P> {
             (Some(_), None) => {}
         }
         if next.is_none() {
-            self.connections[index].queue.tail = previous.unwrap_or(0);
+            self.connections[index].send.queue.tail = previous.unwrap_or(0);
         }
     }
 
@@ -341,7 +345,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return self.connection_fail(index, RequestError::Protocol);
         }
         let c = &mut self.connections[index];
-        c.groups_take(Seq(head.group_base));
+        c.recv.offers.passed_take(Seq(head.group_base));
         let message = HeldMessage {
             group_base: Seq(head.group_base),
             slot,
@@ -354,11 +358,11 @@ impl<P: Provider> Endpoint<'_, P> {
             lane,
             next: NIL,
         };
-        if message.eager_number != c.eager_expected {
+        if message.eager_number != c.recv.expected {
             return self.hold_ahead(index, message);
         }
         self.in_turn(index, message);
-        if !self.connections[index].ahead.is_empty() {
+        if !self.connections[index].recv.messages.ahead.is_empty() {
             self.ahead_step(index);
         }
     }
@@ -367,16 +371,16 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline]
     fn in_turn(&mut self, index: usize, message: HeldMessage) {
         let c = &mut self.connections[index];
-        c.eager_expected = c.eager_expected.next();
-        c.taken_bytes = c.taken_bytes.wrapping_add(message.length);
+        c.recv.expected = c.recv.expected.next();
+        c.control.taken.bytes = c.control.taken.bytes.wrapping_add(message.length);
         if c.taken_due() {
             self.work.insert(index);
         }
-        if self.connections[index].cancels_due {
+        if self.connections[index].recv.offers.cancels_due {
             self.passed_take(index, message.group_base);
             self.work.insert(index); // it may fill the group that asks: the next one has its turn
         }
-        let oldest = self.connections[index].group_oldest;
+        let oldest = self.connections[index].recv.oldest;
         if message.kind == KIND_START {
             self.start_arrived(index, message);
         } else if let Some(receive) = self.match_oldest(index, message.tag) {
@@ -386,7 +390,7 @@ impl<P: Provider> Endpoint<'_, P> {
             self.hold_unexpected(index, message);
         }
         let c = &self.connections[index];
-        if c.group_oldest != oldest && !c.unexpected.is_empty() {
+        if c.recv.oldest != oldest && !c.recv.messages.unexpected.is_empty() {
             self.unexpected_match(index); // the new oldest group may take what the last did not
         }
     }
@@ -395,10 +399,10 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline]
     fn match_oldest(&self, index: usize, tag: i32) -> Option<u8> {
         let c = &self.connections[index];
-        if c.group_oldest == c.group_post {
+        if c.recv.oldest == c.recv.post {
             return None;
         }
-        let at = self.group_at(index, c.group_oldest);
+        let at = self.group_at(index, c.recv.oldest);
         let group = &self.groups[at];
         let receives = self.receives_of(at, group.count);
         matching::find(receives.map(|r| r.label as i32), group.bound, tag)
@@ -406,7 +410,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Gives a message to a receive of the oldest group.
     fn bind(&mut self, index: usize, receive: u8, message: HeldMessage) {
-        let number = self.connections[index].group_oldest;
+        let number = self.connections[index].recv.oldest;
         let at = self.group_at(index, number);
         let cell = self.receive_at(at, receive);
         self.groups[at].bound |= 1 << receive;
@@ -427,17 +431,17 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn oldest_advance(&mut self, index: usize) {
         loop {
             let c = &self.connections[index];
-            if c.group_oldest == c.group_post {
+            if c.recv.oldest == c.recv.post {
                 return;
             }
-            let group = self.groups[self.group_at(index, c.group_oldest)];
-            let open = group.number == c.group_oldest
+            let group = self.groups[self.group_at(index, c.recv.oldest)];
+            let open = group.number == c.recv.oldest
                 && group.used
                 && group.bound != matching::full(group.count);
             if open {
                 return;
             }
-            self.connections[index].group_oldest = c.group_oldest.next();
+            self.connections[index].recv.oldest = c.recv.oldest.next();
         }
     }
 
@@ -480,20 +484,20 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Tries the unexpected messages against the oldest group, in order, until none fits.
     pub(super) fn unexpected_match(&mut self, index: usize) {
         let mut previous = NIL;
-        let mut record = self.connections[index].unexpected.head;
+        let mut record = self.connections[index].recv.messages.unexpected.head;
         while record != NIL {
             let message = self.held[self.held_at(index, record)];
             match self.match_oldest(index, message.tag) {
                 Some(receive) => {
-                    let oldest = self.connections[index].group_oldest;
+                    let oldest = self.connections[index].recv.oldest;
                     let next = self.held_remove(index, previous, record);
                     self.bind(index, receive, message);
-                    let same = self.connections[index].group_oldest == oldest;
+                    let same = self.connections[index].recv.oldest == oldest;
                     // a new oldest group may take what the last one did not
                     (previous, record) = if same {
                         (previous, next)
                     } else {
-                        (NIL, self.connections[index].unexpected.head)
+                        (NIL, self.connections[index].recv.messages.unexpected.head)
                     };
                 }
                 None => (previous, record) = (record, message.next),
@@ -505,27 +509,27 @@ impl<P: Provider> Endpoint<'_, P> {
         let Some(record) = self.held_acquire(index, message) else {
             return self.connection_fail(index, RequestError::Protocol);
         };
-        let tail = self.connections[index].unexpected.tail;
+        let tail = self.connections[index].recv.messages.unexpected.tail;
         if tail == NIL {
-            self.connections[index].unexpected.head = record;
+            self.connections[index].recv.messages.unexpected.head = record;
         } else {
             let at = self.held_at(index, tail);
             self.held[at].next = record;
         }
-        self.connections[index].unexpected.tail = record;
+        self.connections[index].recv.messages.unexpected.tail = record;
     }
 
     fn held_remove(&mut self, index: usize, previous: u8, record: u8) -> u8 {
         let at = self.held_at(index, record);
         let next = self.held[at].next;
         if previous == NIL {
-            self.connections[index].unexpected.head = next;
+            self.connections[index].recv.messages.unexpected.head = next;
         } else {
             let before = self.held_at(index, previous);
             self.held[before].next = next;
         }
-        if self.connections[index].unexpected.tail == record {
-            self.connections[index].unexpected.tail = previous;
+        if self.connections[index].recv.messages.unexpected.tail == record {
+            self.connections[index].recv.messages.unexpected.tail = previous;
         }
         self.held_release(index, record);
         next
@@ -533,38 +537,38 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// A record for a message that stays in its slot; `None` when the peer overran its credits.
     pub(super) fn held_acquire(&mut self, index: usize, message: HeldMessage) -> Option<u8> {
-        let record = self.connections[index].held_free;
+        let record = self.connections[index].recv.messages.free;
         if record == NIL {
             return None;
         }
         let at = self.held_at(index, record);
-        self.connections[index].held_free = self.held[at].next;
+        self.connections[index].recv.messages.free = self.held[at].next;
         self.held[at] = HeldMessage { next: NIL, ..message };
         Some(record)
     }
 
     pub(super) fn held_release(&mut self, index: usize, record: u8) {
-        let free = self.connections[index].held_free;
+        let free = self.connections[index].recv.messages.free;
         let at = self.held_at(index, record);
         self.held[at].next = free;
-        self.connections[index].held_free = record;
+        self.connections[index].recv.messages.free = record;
     }
 
     /// Keeps a send that came before its turn; one from the past breaks the protocol.
     fn hold_ahead(&mut self, index: usize, message: HeldMessage) {
         let c = &self.connections[index];
-        let ahead = message.eager_number.ahead_of(c.eager_expected);
+        let ahead = message.eager_number.ahead_of(c.recv.expected);
         // an ordered lane that has lost a send has failed: its sender knows, and sends again
-        let ordered = self.caps.ordered && !(P::SEVERAL_LANES && c.fails_over());
+        let ordered = self.caps.ordered && !(P::SEVERAL_LANES && c.rails.fails_over());
         if ahead <= 0 || ahead as u32 > UNDELIVERED_MAX || ordered {
             return self.connection_fail(index, RequestError::Protocol);
         }
-        let head = c.ahead.head;
+        let head = c.recv.messages.ahead.head;
         match self.held_acquire(index, message) {
             Some(record) => {
                 let at = self.held_at(index, record);
                 self.held[at].next = head;
-                self.connections[index].ahead.head = record;
+                self.connections[index].recv.messages.ahead.head = record;
             }
             None => self.connection_fail(index, RequestError::Protocol),
         }
@@ -572,22 +576,22 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Takes in those whose turn has come.
     fn ahead_step(&mut self, index: usize) {
-        let (mut previous, mut record) = (NIL, self.connections[index].ahead.head);
+        let (mut previous, mut record) = (NIL, self.connections[index].recv.messages.ahead.head);
         while record != NIL {
             let message = self.held[self.held_at(index, record)];
-            if message.eager_number != self.connections[index].eager_expected {
+            if message.eager_number != self.connections[index].recv.expected {
                 (previous, record) = (record, message.next);
                 continue;
             }
             if previous == NIL {
-                self.connections[index].ahead.head = message.next;
+                self.connections[index].recv.messages.ahead.head = message.next;
             } else {
                 let before = self.held_at(index, previous);
                 self.held[before].next = message.next;
             }
             self.held_release(index, record);
             self.in_turn(index, HeldMessage { next: NIL, ..message });
-            (previous, record) = (NIL, self.connections[index].ahead.head);
+            (previous, record) = (NIL, self.connections[index].recv.messages.ahead.head);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The endpoint: owns the parts, takes requests, makes progress, tells outcomes.
 #![forbid(unsafe_code)]
 
+use super::connection::Connection;
 use super::limits::{CREDITS, Config, EARLY_MAX, KEPT_BYTES, Limits, POLL_BATCH, STREAM_KEPT};
 use super::mr::{CtrlMr, DataMrs, Kept, Scratch, SpanError};
 use super::rail::{Lane, LaneMeter};
 use super::records::{
-    Connection, ConnectionState, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord,
-    StreamRecord,
+    ConnectionState, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
 };
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use super::stats::Stats;
@@ -307,15 +307,15 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         }
         let requests = self.limits.requests_max;
         let c = &mut self.connections[index];
-        let number = c.group_post;
+        let number = c.recv.post;
         let at = index * requests as usize + number.cell(requests);
         let requests_all = self.groups.len();
         let group = &mut self.groups[at];
-        let offered = c.pull || number.ahead_of(c.slots_next) < requests as i32;
+        let offered = c.pull || number.ahead_of(c.recv.offers.next) < requests as i32;
         // where slots may have to be written again, their records wait until the peer is past them
         let kept = P::SEVERAL_LANES
-            && c.fails_over()
-            && number.ahead_of(c.peer_groups_through) >= requests as i32;
+            && c.rails.fails_over()
+            && number.ahead_of(c.recv.offers.passed) >= requests as i32;
         if group.used || !offered || kept {
             return Err(SubmitError::Again);
         }
@@ -327,8 +327,8 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         let generation = group.generation.wrapping_add(1);
         let count = buffers.len() as u8;
         *group = GroupRecord { number, generation, count, used: true, ..GroupRecord::FREE };
-        c.group_post = number.next();
-        let unexpected = !c.unexpected.is_empty() && c.group_oldest == number;
+        c.recv.post = number.next();
+        let unexpected = !c.recv.messages.unexpected.is_empty() && c.recv.oldest == number;
         if !c.pull {
             self.work.insert(index);
         }
@@ -444,13 +444,13 @@ impl<'m, P: Provider> Endpoint<'m, P> {
                 continue;
             }
             self.state_look(index);
-            if self.connections[index].holds {
+            if self.connections[index].recv.hold.on {
                 self.offers_look(index);
             } else if self.offers_have_room(index) {
                 self.work.insert(index); // heads tell of it as well as state lines
             }
             let c = &self.connections[index];
-            if !c.queue.is_empty() {
+            if !c.send.queue.is_empty() {
                 self.work.insert(index);
             } else if !c.is_watching() {
                 self.watch.remove(index);
@@ -475,7 +475,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         match self.connections[index].state {
             ConnectionState::Free => false,
             ConnectionState::Failed => {
-                P::SEVERAL_LANES && self.connections[index].quarantine && self.fences_step(index)
+                P::SEVERAL_LANES
+                    && self.connections[index].rails.quarantine
+                    && self.fences_step(index)
             }
             ConnectionState::Failing | ConnectionState::Closing => self.fences_step(index),
             ConnectionState::Open => {

@@ -33,16 +33,6 @@ use crate::wire::report::{
     ENTRIES_MAX, LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport,
 };
 
-/// Sends of the peer that are taken in before a state line is written for that alone, and bytes of
-/// them: well before what the peer keeps of them is full.
-const TAKEN_OWED: i32 = STREAM_KEPT as i32 / 4;
-const TAKEN_BYTES_OWED: u32 = KEPT_BYTES / 4;
-
-/// The same where a line leaves with a send, at no call of its own: so that few lines are due when
-/// a message comes that somebody waits to answer.
-const TAKEN_WORTH: i32 = TAKEN_OWED * 3 / 4;
-const TAKEN_BYTES_WORTH: u32 = TAKEN_BYTES_OWED / 4 * 3;
-
 impl<P: Provider> Endpoint<'_, P> {
     /// What is due on the lanes of a connection; says whether something still is.
     pub(super) fn failover_step(&mut self, index: usize) -> bool {
@@ -54,12 +44,12 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline]
     fn lanes_are_calm(&self, index: usize) -> bool {
         let c = &self.connections[index];
-        let owes = c.quarantine
-            | c.control_blocked
-            | c.resend.is_some()
-            | c.report.is_due()
-            | c.is_control_away();
-        let lanes = &self.lanes[self.lane_at(index, 0)..][..usize::from(c.lane_count)];
+        let owes = c.rails.quarantine
+            | c.rails.control_lane.blocked
+            | c.send.stream.resend.is_some()
+            | c.control.report.is_due()
+            | c.rails.is_control_away();
+        let lanes = &self.lanes[self.lane_at(index, 0)..][..usize::from(c.rails.count)];
         !owes && lanes.iter().all(Lane::is_calm)
     }
 
@@ -69,8 +59,8 @@ impl<P: Provider> Endpoint<'_, P> {
         let probes = self.probes_step(index);
         let reports = self.reports_step(index);
         let c = &self.connections[index];
-        let fenced = c.control_fenced || self.is_mutant(Mutant::ControlUnfenced);
-        if c.control_blocked && fenced && c.up != 0 {
+        let fenced = c.rails.control_lane.fenced || self.is_mutant(Mutant::ControlUnfenced);
+        if c.rails.control_lane.blocked && fenced && c.rails.up != 0 {
             self.control_resume(index);
         }
         let resends = self.resend_step(index);
@@ -99,18 +89,18 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Sends our report if it is due, and says that we have read the peer's.
     fn reports_step(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
-        let Some(lane) = self.report_lane(index) else { return false };
+        let Some(lane) = c.rails.report_lane() else { return false };
         let mut remain = false;
-        if c.report.read_due {
-            let seen = c.report.seen as i32;
+        if c.control.report.read_due {
+            let seen = c.control.report.seen as i32;
             if self.word_send(index, lane, KIND_REPORT_READ, seen, LocalSpan::EMPTY) {
-                let state = &mut self.connections[index].report;
+                let state = &mut self.connections[index].control.report;
                 (state.read_due, state.read_on) = (false, Some(lane));
             } else {
                 remain = true;
             }
         }
-        let state = self.connections[index].report;
+        let state = self.connections[index].control.report;
         let (again, fresh) = state.ours_due();
         if !again && !fresh {
             return remain;
@@ -123,7 +113,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !self.word_send(index, lane, KIND_REPORT, number as i32, payload) {
             return true;
         }
-        let state = &mut self.connections[index].report;
+        let state = &mut self.connections[index].control.report;
         state.number = number;
         state.unread_on = Some(lane);
         // the word that the first one was read would stand for the second, which may be lost: what
@@ -133,30 +123,20 @@ impl<P: Provider> Endpoint<'_, P> {
         remain
     }
 
-    /// The lane that carries our reports: that of control while it lives.
-    fn report_lane(&self, index: usize) -> Option<u8> {
-        let c = &self.connections[index];
-        match c.up {
-            0 => None,
-            up if up >> c.control & 1 == 1 => Some(c.control),
-            up => Some(up.trailing_zeros() as u8),
-        }
-    }
-
     fn report_make(&self, index: usize, number: u32) -> Report {
         let c = &self.connections[index];
         let mut report = Report {
             number,
-            epoch: c.epoch,
-            delivered_mask: c.arrived.mask(),
-            delivered_through: c.arrived.through().0,
-            eager_through: c.eager_expected.0,
-            credits_through: c.credits_now().0,
-            groups_through: c.group_next.0,
-            lane_count: c.lane_count,
+            epoch: c.control.epoch,
+            delivered_mask: c.recv.arrived.mask(),
+            delivered_through: c.recv.arrived.through().0,
+            eager_through: c.recv.expected.0,
+            credits_through: c.control.credits.now().0,
+            groups_through: c.send.cursor.group.0,
+            lane_count: c.rails.count,
             ..Report::EMPTY
         };
-        for lane in 0..c.lane_count {
+        for lane in 0..c.rails.count {
             let entry = self.lane(index, lane);
             let status = match entry.state {
                 LaneState::Up | LaneState::Joining => LaneStatus::Up,
@@ -174,7 +154,7 @@ impl<P: Provider> Endpoint<'_, P> {
             report.lanes[usize::from(lane)] = LaneReport { generation, status };
         }
         let window = self.limits.requests_max;
-        let oldest = Seq(c.group_post.0.wrapping_sub(window));
+        let oldest = Seq(c.recv.post.0.wrapping_sub(window));
         for ahead in 0..window {
             self.report_group(index, oldest.plus(ahead), &mut report);
         }
@@ -238,7 +218,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// The peer has read our report.
     fn report_read(&mut self, index: usize, number: u32) -> Result<(), ReportError> {
-        let state = &mut self.connections[index].report;
+        let state = &mut self.connections[index].control.report;
         if Seq(number).ahead_of(Seq(state.number)) > 0 {
             return Err(ReportError::Number);
         }
@@ -251,7 +231,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// The peer has said what came.
     fn report_arrived(&mut self, index: usize, report: &Report) -> Result<(), ReportError> {
-        let seen = Seq(self.connections[index].report.seen);
+        let seen = Seq(self.connections[index].control.report.seen);
         match Seq(report.number).ahead_of(seen) {
             // the same may come twice, when the lane died that should have told that we read it;
             // what is true in one of them stays true
@@ -262,10 +242,10 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         self.report_check(index, report)?;
         let c = &mut self.connections[index];
-        c.report.seen = report.number;
-        c.report.read_due = true;
-        if Seq(report.epoch).ahead_of(Seq(c.peer_epoch)) > 0 {
-            c.peer_epoch = report.epoch;
+        c.control.report.seen = report.number;
+        c.control.report.read_due = true;
+        if Seq(report.epoch).ahead_of(Seq(c.control.peer_epoch)) > 0 {
+            c.control.peer_epoch = report.epoch;
         }
         self.work.insert(index);
         self.news += 1;
@@ -274,10 +254,10 @@ impl<P: Provider> Endpoint<'_, P> {
             self.deliveries_apply(index, Seq(report.delivered_through), report.delivered_mask);
         }
         let c = &mut self.connections[index];
-        c.groups_take(Seq(report.groups_through));
-        c.taken_take(Seq(report.eager_through));
+        c.recv.offers.passed_take(Seq(report.groups_through));
+        c.send.stream.taken_take(Seq(report.eager_through));
         self.arrivals_take(index, report);
-        for lane in 0..self.connections[index].lane_count {
+        for lane in 0..self.connections[index].rails.count {
             self.lane_report_take(index, lane, report.lanes[usize::from(lane)]);
         }
         Ok(())
@@ -334,8 +314,8 @@ impl<P: Provider> Endpoint<'_, P> {
             self.send_relieve(index, record, lane);
         }
         let c = &mut self.connections[index];
-        if lane == c.control && c.control_blocked {
-            c.control_fenced = true;
+        if lane == c.rails.control_lane.lane && c.rails.control_lane.blocked {
+            c.rails.control_lane.fenced = true;
         }
         self.lane_is_down(index, lane);
         self.work.insert(index);
@@ -363,7 +343,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let moved = missing.count_ones();
         // the peer never spent a receive on them
         let c = &mut self.connections[index];
-        c.consumed = Seq(c.consumed.0.wrapping_sub(moved));
+        c.control.credits.consumed = Seq(c.control.credits.consumed.0.wrapping_sub(moved));
         self.meter_mut(index, lane).stats.moved += u64::from(moved);
         self.stats.stripes_moved += u64::from(moved);
     }
@@ -372,34 +352,28 @@ impl<P: Provider> Endpoint<'_, P> {
     /// that it may have lost is written again, on another.
     pub(super) fn control_resume(&mut self, index: usize) {
         let from_start = self.is_mutant(Mutant::CursorIgnored);
-        let control = self.control_lane(index);
+        let control = self.connections[index].rails.control_next();
         let mailbox_key = self.lane(index, control).mailbox_key;
         let c = &mut self.connections[index];
-        (c.control_blocked, c.control_fenced) = (false, false);
-        c.control = control;
-        c.mailbox.0.key = mailbox_key;
-        c.peer = PeerIndex((index as u32) << self.lane_bits | u32::from(c.control));
+        (c.rails.control_lane.blocked, c.rails.control_lane.fenced) = (false, false);
+        c.rails.control_lane.lane = control;
+        c.control.mailbox.0.key = mailbox_key;
+        c.rails.control_lane.peer =
+            PeerIndex((index as u32) << self.lane_bits | u32::from(c.rails.control_lane.lane));
         // lines: whatever the peer may still look for
-        c.lines_flying = 0;
-        c.state_flying = false;
-        c.delivery_news = true;
-        c.canceled_news |= c.canceled.is_some();
-        c.canceling = None; // asked once more when all slots are written
-        c.slots_next = c.peer_groups_through;
-        c.slots_at = 0;
-        for (at, cell) in c.cells.iter_mut().enumerate() {
-            cell.half = false;
-            if cell.users != 0 {
-                c.cells_lost |= 1 << at;
-            } else {
-                cell.region = Default::default();
-            }
-        }
+        c.control.lines.flying = 0;
+        c.control.lines.state_flying = false;
+        c.recv.delivery_news = true;
+        c.send.cursor.canceled_news |= c.send.cursor.canceled.is_some();
+        c.recv.offers.canceling = None; // asked once more when all slots are written
+        c.recv.offers.next = c.recv.offers.passed;
+        c.recv.offers.at = 0;
+        c.recv.cells.lose();
         // the stream: what the peer has not taken in
-        let untaken = c.taken_through != c.eager_number;
-        c.resend = untaken.then_some(c.taken_through);
-        if from_start && c.eager_number.0 <= STREAM_KEPT {
-            c.resend = Some(Seq(0));
+        let untaken = c.send.stream.taken_through != c.send.stream.number;
+        c.send.stream.resend = untaken.then_some(c.send.stream.taken_through);
+        if from_start && c.send.stream.number.0 <= STREAM_KEPT {
+            c.send.stream.resend = Some(Seq(0));
         }
         self.stats.control_moves += 1;
         self.watch.insert(index);
@@ -410,7 +384,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// again on another.
     pub fn is_resending(&self, connection: ConnectionIndex) -> bool {
         let c = &self.connections[connection.as_usize()];
-        c.state == ConnectionState::Open && (c.control_blocked || c.resend.is_some())
+        c.state == ConnectionState::Open
+            && (c.rails.control_lane.blocked || c.send.stream.resend.is_some())
     }
 
     /// Whether the rail is reading memory of sends that have not ended, to write it to the peer.
@@ -426,18 +401,18 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// The end of the lane that carries control, messages among it.
     pub fn control_peer(&self, connection: ConnectionIndex) -> PeerIndex {
-        self.connections[connection.as_usize()].peer
+        self.connections[connection.as_usize()].rails.control_lane.peer
     }
 
     /// Sends again what the peer has not taken in; says whether some is left.
     fn resend_step(&mut self, index: usize) -> bool {
-        while let Some(number) = self.connections[index].resend {
+        while let Some(number) = self.connections[index].send.stream.resend {
             let c = &self.connections[index];
-            if c.control_blocked {
+            if c.rails.control_lane.blocked {
                 return false; // goes on when the next control lane is known
             }
-            if number == c.eager_number {
-                self.connections[index].resend = None;
+            if number == c.send.stream.number {
+                self.connections[index].send.stream.resend = None;
                 return false;
             }
             let record = self.stream[self.stream_at(index, number)];
@@ -452,7 +427,7 @@ impl<P: Provider> Endpoint<'_, P> {
             if self.post(index, op_id(super::eager::OP_STREAM, 0, 0), send).is_err() {
                 return true;
             }
-            self.connections[index].resend = Some(number.next());
+            self.connections[index].send.stream.resend = Some(number.next());
             self.stats.resends += 1;
         }
         false
@@ -472,17 +447,18 @@ impl<P: Provider> Endpoint<'_, P> {
     #[cfg_attr(feature = "std", inline(always))]
     pub(super) fn keep_room(&self, index: usize, length: u64) -> Option<u32> {
         let c = &self.connections[index];
-        if c.eager_number.ahead_of(c.taken_through) >= STREAM_KEPT as i32 {
+        if c.send.stream.number.ahead_of(c.send.stream.taken_through) >= STREAM_KEPT as i32 {
             return None;
         }
         let length = length as u32;
-        let (mut at, left) = (c.kept_next, KEPT_BYTES - c.kept_next % KEPT_BYTES);
+        let (mut at, left) =
+            (c.send.stream.kept_next, KEPT_BYTES - c.send.stream.kept_next % KEPT_BYTES);
         if length > left {
             at = at.wrapping_add(left); // a payload lies in one piece
         }
-        let oldest = match c.taken_through == c.eager_number {
+        let oldest = match c.send.stream.taken_through == c.send.stream.number {
             true => at,
-            false => self.stream[self.stream_at(index, c.taken_through)].kept_at,
+            false => self.stream[self.stream_at(index, c.send.stream.taken_through)].kept_at,
         };
         (at.wrapping_add(length).wrapping_sub(oldest) <= KEPT_BYTES).then_some(at)
     }
@@ -503,13 +479,13 @@ impl<P: Provider> Endpoint<'_, P> {
             kind: head.kind,
             stripes: head.stripes,
         };
-        self.connections[index].kept_next = kept_at.wrapping_add(u32::from(length));
+        self.connections[index].send.stream.kept_next = kept_at.wrapping_add(u32::from(length));
     }
 
     /// Forgets sends that came on a lane before their turn: they come again, on another.
     pub(super) fn ahead_drop(&mut self, index: usize, lane: u8) {
         let peer = self.lane_peer_of(index, lane);
-        let (mut previous, mut record) = (NIL, self.connections[index].ahead.head);
+        let (mut previous, mut record) = (NIL, self.connections[index].recv.messages.ahead.head);
         while record != NIL {
             let message = self.held[self.held_at(index, record)];
             if message.lane != lane {
@@ -517,7 +493,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 continue;
             }
             if previous == NIL {
-                self.connections[index].ahead.head = message.next;
+                self.connections[index].recv.messages.ahead.head = message.next;
             } else {
                 let before = self.held_at(index, previous);
                 self.held[before].next = message.next;
@@ -527,53 +503,6 @@ impl<P: Provider> Endpoint<'_, P> {
             self.held_release(index, record);
             record = message.next;
         }
-    }
-}
-
-impl super::records::Connection {
-    /// Whether a lane may die without the connection: what has left may have to leave again.
-    #[inline]
-    pub const fn fails_over(&self) -> bool {
-        self.lane_count > 1
-    }
-
-    /// Whether control runs on a lane that is there for others, and one is up that is not.
-    #[inline]
-    pub(super) const fn is_control_away(&self) -> bool {
-        let (first, up) = (self.first, self.up);
-        first >> self.control & 1 == 0 && up & first != 0 && up >> self.control & 1 == 1
-    }
-
-    /// Takes in how far the peer has taken in our sends.
-    #[inline]
-    pub(super) fn taken_take(&mut self, through: Seq) {
-        let sound = through.ahead_of(self.eager_number) <= 0;
-        if sound && through.ahead_of(self.taken_through) > 0 {
-            self.taken_through = through;
-        }
-    }
-
-    /// One more message was taken in; says whether the peer must hear of it.
-    #[inline(always)]
-    pub(super) fn took(&mut self, bytes: u32) -> bool {
-        self.taken_bytes = self.taken_bytes.wrapping_add(bytes);
-        self.taken_due()
-    }
-
-    /// Whether the peer must hear what we have taken in, so that it need not keep it.
-    #[inline]
-    pub(super) fn taken_due(&self) -> bool {
-        self.fails_over()
-            && (self.taken_bytes >= TAKEN_BYTES_OWED
-                || self.eager_expected.ahead_of(self.taken_told) >= TAKEN_OWED)
-    }
-
-    /// Whether the peer hears of that by a line that leaves with something else.
-    #[inline]
-    pub(super) fn is_taken_worth(&self) -> bool {
-        self.fails_over()
-            && (self.taken_bytes >= TAKEN_BYTES_WORTH
-                || self.eager_expected.ahead_of(self.taken_told) >= TAKEN_WORTH)
     }
 }
 

@@ -27,10 +27,10 @@ impl<P: Provider> Endpoint<'_, P> {
         match id.0 >> 32 {
             OP_STRIPE => self.stripe_written(index, lane, record, part, result.is_ok()),
             OP_READ => self.read_done(index, record, part, result.is_ok()),
-            OP_STATE => self.connections[index].state_flying = false,
+            OP_STATE => self.connections[index].control.lines.state_flying = false,
             OP_CONTROL => {
                 let c = &mut self.connections[index];
-                c.lines_flying = c.lines_flying.saturating_sub(1);
+                c.control.lines.flying = c.control.lines.flying.saturating_sub(1);
             }
             OP_STREAM | OP_FENCE | OP_REPORT => {}
             _ => debug_assert!(false, "completion of an op that was never posted"),
@@ -86,7 +86,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let send = self.sends[at];
         let delivered = send.delivered || self.is_mutant(Mutant::ReleaseOnLocal);
         if send.state == SendState::Waiting && delivered && send.posted == send.written {
-            self.connections[index].waiting -= 1;
+            self.connections[index].send.waiting -= 1;
             self.send_end(index, record, None);
         }
     }
@@ -131,11 +131,11 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline]
     fn delivered(&mut self, index: usize, number: Seq) {
         let c = &mut self.connections[index];
-        if c.arrived.record(number) != Arrival::New {
+        if c.recv.arrived.record(number) != Arrival::New {
             return self.connection_fail(index, RequestError::Protocol);
         }
-        c.delivery_news = true;
-        let held = P::SEVERAL_LANES && c.control_blocked;
+        c.recv.delivery_news = true;
+        let held = P::SEVERAL_LANES && c.rails.control_lane.blocked;
         self.work.insert(index);
         if held {
             self.control_release(index);
@@ -182,7 +182,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if send.state != SendState::Queued {
             return Err(RequestIdError::Busy);
         }
-        let (mut previous, mut at) = (None, self.connections[index].queue.head);
+        let (mut previous, mut at) = (None, self.connections[index].send.queue.head);
         while let Some(before) = at.filter(|at| *at != record) {
             (previous, at) = (at, self.queue_after(index, before));
         }
@@ -211,16 +211,16 @@ impl<P: Provider> Endpoint<'_, P> {
             return Err(RequestIdError::Busy);
         }
         let c = &mut self.connections[index];
-        if !c.pull && number.before(c.offered_through) {
+        if !c.pull && number.before(c.recv.offers.through) {
             group.cancel = true;
-            c.cancels_due = true;
+            c.recv.offers.cancels_due = true;
             self.work.insert(index);
             return Ok(());
         }
         if !c.pull {
             // its slots will say that it is taken, by a number that no send has for long; an even
             // one, so that two withdrawn groups are never taken for a run of messages
-            let nobody = Seq(c.eager_expected.plus(1 << 31).0 & !1);
+            let nobody = Seq(c.recv.expected.plus(1 << 31).0 & !1);
             for receive in 0..group.count {
                 let at = self.receive_at(at, receive);
                 self.receives[at].label = nobody.0;
@@ -266,7 +266,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !group.used || group.done == matching::full(group.count) {
             return false;
         }
-        let is_offered = !c.pull && group.number.before(c.offered_through);
+        let is_offered = !c.pull && group.number.before(c.recv.offers.through);
         let is_held = c.state != ConnectionState::Open || group.bound != 0 || is_offered;
         if is_held || self.receive_cancel(index, record, group.generation).is_err() {
             return true;
@@ -284,7 +284,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let is_end = matches!(error, RequestError::PeerClosed | RequestError::Closed);
         self.stats.failures += u64::from(!is_end);
         let c = &self.connections[index];
-        if !c.peer_down && !c.control_blocked {
+        if !c.rails.peer_down && !c.rails.control_lane.blocked {
             self.state_write(index, STATE_FAILED); // one try: the peer has its own means too
         }
         let c = &mut self.connections[index];
@@ -303,7 +303,7 @@ impl<P: Provider> Endpoint<'_, P> {
             self.requests_end(index);
             self.connections[index].state = ConnectionState::Failed;
         }
-        if P::SEVERAL_LANES && self.connections[index].quarantine && self.is_quiet(index) {
+        if P::SEVERAL_LANES && self.connections[index].rails.quarantine && self.is_quiet(index) {
             self.quarantine_end(index);
         }
     }
@@ -320,11 +320,11 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         self.left_keep(index);
         let c = &mut self.connections[index];
-        c.queue = SendQueue::EMPTY;
-        c.ahead = Queue::EMPTY;
-        c.pulls = Queue::EMPTY;
-        c.waiting = 0;
-        (c.canceling, c.cancels_due) = (None, false);
+        c.send.queue = SendQueue::EMPTY;
+        c.recv.messages.ahead = Queue::EMPTY;
+        c.recv.messages.pulls = Queue::EMPTY;
+        c.send.waiting = 0;
+        (c.recv.offers.canceling, c.recv.offers.cancels_due) = (None, false);
     }
 
     pub(super) fn group_end(&mut self, index: usize, at: usize, error: RequestError) {

@@ -13,40 +13,28 @@
 //! So the oldest of the messages that the peer has sent early fill these groups.
 #![forbid(unsafe_code)]
 
+use super::connection::READS_FILLED;
 use super::endpoint::Endpoint;
 use super::limits::EARLY_MAX;
-use super::records::{Connection, READS_FILLED};
 use crate::base::seq::Seq;
 use crate::fabric::Provider;
 use crate::wire::head::{FILLED_MASK, FILLED_SAID, SendHead};
-
-impl Connection {
-    /// Whether all groups that the peer has slots of are behind it, and all of its messages in
-    /// receives.
-    const fn is_past_slots(&self) -> bool {
-        self.peer_groups_through.0 == self.slots_next.0
-            && self.slots_at == 0
-            && !self.cancels_due
-            && self.unexpected.is_empty()
-            && self.ahead.is_empty()
-    }
-}
 
 impl<P: Provider> Endpoint<'_, P> {
     /// The group below which the next head says that all are filled; `None`: it says nothing.
     #[inline(always)]
     pub(super) fn filled_through(&self, index: usize) -> Option<Seq> {
         let c = &self.connections[index];
-        let count = c.group_oldest.ahead_of(c.slots_next);
-        if c.reads & READS_FILLED == 0
+        let count = c.recv.oldest.ahead_of(c.recv.offers.next);
+        if c.control.lines.reads & READS_FILLED == 0
             || !(1..=EARLY_MAX as i32).contains(&count)
-            || !c.is_past_slots()
+            || !c.recv.is_past_slots()
         {
             return None;
         }
         let (mut number, mut message) =
-            (c.slots_next, Seq(c.eager_expected.0.wrapping_sub(count as u32)));
-        while number != c.group_oldest {
+            (c.recv.offers.next, Seq(c.recv.expected.0.wrapping_sub(count as u32)));
+        while number != c.recv.oldest {
             let at = self.group_at(index, number);
             let group = &self.groups[at];
             let is_alone = group.number == number && group.count == 1 && group.bound == 1;
@@ -57,7 +45,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         // one that fills a part of the next group may be older than all of these
         let is_whole =
-            number == c.group_post || self.groups[self.group_at(index, number)].bound == 0;
+            number == c.recv.post || self.groups[self.group_at(index, number)].bound == 0;
         is_whole.then_some(number)
     }
 
@@ -66,12 +54,12 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline(always)]
     pub(super) fn filled_told(&mut self, index: usize, through: Seq) {
         let c = &mut self.connections[index];
-        c.slots_next = through;
-        if c.offered_through.before(through) {
-            c.offered_through = through;
+        c.recv.offers.next = through;
+        if c.recv.offers.through.before(through) {
+            c.recv.offers.through = through;
         }
-        (c.taken_told, c.taken_bytes) = (c.eager_expected, 0);
-        if c.slots_next == c.group_post {
+        (c.control.taken.told, c.control.taken.bytes) = (c.recv.expected, 0);
+        if c.recv.offers.next == c.recv.post {
             self.offers_hold(index, false); // nothing: the next receive begins anew
         }
     }
@@ -81,20 +69,20 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn filled_heard(&mut self, index: usize, head: &SendHead) -> bool {
         let c = &mut self.connections[index];
         // numbers of 15 bits, of a window of some hundred
-        let ahead = (head.filled.wrapping_sub(c.group_next.0 as u16) & FILLED_MASK) << 1;
+        let ahead = (head.filled.wrapping_sub(c.send.cursor.group.0 as u16) & FILLED_MASK) << 1;
         let ahead = i32::from(ahead as i16 >> 1);
         if head.filled & FILLED_SAID == 0 || ahead <= 0 {
             return true; // a slot has said so before
         }
         let count = ahead as usize;
-        if c.pull || c.group_count != 0 || count > usize::from(c.early) {
+        if c.pull || c.send.cursor.count != 0 || count > usize::from(c.send.cursor.early) {
             return false;
         }
         let first = index * EARLY_MAX as usize;
-        let early = &mut self.early[first..first + usize::from(c.early)];
-        c.taken_take(early[count - 1].number.next());
+        let early = &mut self.early[first..first + usize::from(c.send.cursor.early)];
+        c.send.stream.taken_take(early[count - 1].number.next());
         early.copy_within(count.., 0);
-        c.early -= count as u8;
+        c.send.cursor.early -= count as u8;
         for _ in 0..count {
             self.group_pass(index);
         }

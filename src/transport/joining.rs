@@ -68,9 +68,9 @@ impl<P: Provider> Endpoint<'_, P> {
         let generation = join.generation;
         let index = connection.as_usize();
         let c = &self.connections[index];
-        let entry = self.lane(index, lane.min(c.lane_count - 1));
+        let entry = self.lane(index, lane.min(c.rails.count - 1));
         let down = c.state == ConnectionState::Open
-            && lane < c.lane_count
+            && lane < c.rails.count
             && entry.state == LaneState::Down
             && generation > entry.generation;
         if !down {
@@ -105,7 +105,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Probes lanes that are joining, and answers the peer's probes.
     pub(super) fn probes_step(&mut self, index: usize) -> bool {
         let mut remain = false;
-        for lane in 0..self.connections[index].lane_count {
+        for lane in 0..self.connections[index].rails.count {
             remain |= self.probe_step(index, lane) | self.answer_step(index, lane);
         }
         remain
@@ -162,7 +162,7 @@ impl<P: Provider> Endpoint<'_, P> {
         lane: u8,
         number: u32,
     ) -> Result<(), ReportError> {
-        let answers = self.connections[index].probed;
+        let answers = self.connections[index].rails.probed;
         let entry = self.lane_mut(index, lane);
         if number != entry.generation {
             return Err(ReportError::Generation);
@@ -193,7 +193,7 @@ impl<P: Provider> Endpoint<'_, P> {
         lane: u8,
         number: u32,
     ) -> Result<(), ReportError> {
-        if !self.connections[index].probed {
+        if !self.connections[index].rails.probed {
             return Err(ReportError::Malformed);
         }
         let entry = self.lane_mut(index, lane);
@@ -223,30 +223,21 @@ impl<P: Provider> Endpoint<'_, P> {
         entry.state = LaneState::Up;
         self.meter_mut(index, lane).stats.joins += 1;
         let c = &mut self.connections[index];
-        c.up |= 1 << lane;
+        c.rails.up |= 1 << lane;
         // what this one does not carry either has waited since before
         if !self.has_unknown(index) {
-            self.connections[index].stranded_at = NEVER;
+            self.connections[index].rails.stranded_at = NEVER;
         }
         self.stats.lane_joins += 1;
         self.news += 1;
         self.work.insert(index);
     }
 
-    /// The lane that control is to run on.
-    pub(super) fn control_lane(&self, index: usize) -> u8 {
-        let c = &self.connections[index];
-        match c.up & c.first {
-            0 => c.up.trailing_zeros() as u8,
-            first => first.trailing_zeros() as u8,
-        }
-    }
-
     /// Takes control from a lane that is there for others to one that is not; says whether
     /// something is due. Also answers the peer, which does the same.
     pub(super) fn flushes_step(&mut self, index: usize) -> bool {
         let mut remain = false;
-        for lane in 0..self.connections[index].lane_count {
+        for lane in 0..self.connections[index].rails.count {
             if let Some(number) = self.lane(index, lane).flushed_due {
                 let told =
                     self.word_send(index, lane, KIND_FLUSHED, number as i32, LocalSpan::EMPTY);
@@ -261,21 +252,21 @@ impl<P: Provider> Endpoint<'_, P> {
 
     fn control_step(&mut self, index: usize) -> bool {
         let (c, now) = (&self.connections[index], self.now);
-        let (control, away) = (c.control, c.is_control_away());
-        let landed = c.lines_flying == 0 && !c.state_flying && !c.state_due();
-        let (blocked, resends) = (c.control_blocked, c.resend.is_some());
+        let (control, away) = (c.rails.control_lane.lane, c.rails.is_control_away());
+        let landed = c.control.lines.flying == 0 && !c.control.lines.state_flying && !c.state_due();
+        let (blocked, resends) = (c.rails.control_lane.blocked, c.send.stream.resend.is_some());
         let entry = self.lane(index, control);
         let (flush, since) = (entry.flush, now.since(entry.failed_at));
         match flush {
             Flush::No if !away || blocked || resends => false,
             Flush::Asked if !away || since > HELD_MAX => {
                 // the peer is elsewhere: what waits goes the old way
-                self.connections[index].control_blocked = false;
+                self.connections[index].rails.control_lane.blocked = false;
                 self.flush_set(index, control, Flush::Later);
                 true
             }
             Flush::Holds if !away => {
-                self.connections[index].control_blocked = false;
+                self.connections[index].rails.control_lane.blocked = false;
                 self.flush_set(index, control, Flush::No);
                 true
             }
@@ -289,7 +280,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 if landed
                     && self.word_send(index, control, KIND_FLUSH, number as i32, LocalSpan::EMPTY)
                 {
-                    self.connections[index].control_blocked = true;
+                    self.connections[index].rails.control_lane.blocked = true;
                     self.lane_mut(index, control).flush_number = number;
                     self.flush_set(index, control, Flush::Asked);
                 }
@@ -308,9 +299,9 @@ impl<P: Provider> Endpoint<'_, P> {
     /// control is not held for the peer's word any more.
     #[cold]
     pub(super) fn control_release(&mut self, index: usize) {
-        let control = self.connections[index].control;
+        let control = self.connections[index].rails.control_lane.lane;
         if matches!(self.lane(index, control).flush, Flush::Asked | Flush::Holds) {
-            self.connections[index].control_blocked = false;
+            self.connections[index].rails.control_lane.blocked = false;
             self.flush_set(index, control, Flush::Later);
             let early = PAUSE.0 - PAUSE_SHORT.0;
             self.lane_mut(index, control).failed_at.0 = self.now.0.saturating_sub(early);
@@ -327,15 +318,15 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// All that was sent on the control lane has come, and nothing has left since.
     fn control_move(&mut self, index: usize) {
-        let control = self.control_lane(index);
+        let control = self.connections[index].rails.control_next();
         let mailbox_key = self.lane(index, control).mailbox_key;
         let peer = self.lane_peer_of(index, control);
         let c = &mut self.connections[index];
-        c.control_blocked = false;
-        (c.control, c.peer) = (control, peer);
-        c.mailbox.0.key = mailbox_key;
+        c.rails.control_lane.blocked = false;
+        (c.rails.control_lane.lane, c.rails.control_lane.peer) = (control, peer);
+        c.control.mailbox.0.key = mailbox_key;
         // it came in turn: nothing of it need be kept, should the old lane fail
-        c.taken_through = c.eager_number;
+        c.send.stream.taken_through = c.send.stream.number;
         self.stats.control_moves += 1;
         self.watch.insert(index);
         self.work.insert(index);
@@ -350,7 +341,7 @@ impl<P: Provider> Endpoint<'_, P> {
         lane: u8,
         head: &SendHead,
     ) -> Result<(), ReportError> {
-        if Seq(head.eager_number) == self.connections[index].eager_expected {
+        if Seq(head.eager_number) == self.connections[index].recv.expected {
             self.lane_mut(index, lane).flushed_due = Some(head.tag as u32);
             self.work.insert(index);
         }

@@ -1,12 +1,13 @@
 //! The lanes of a connection in use: opening, posting, failing, fencing, closing.
 #![forbid(unsafe_code)]
 
+use super::connection::{Connection, reads};
 use super::eager::{OP_FENCE, op_id};
 use super::endpoint::{ConnectionCloseError, ConnectionSetup, Endpoint};
 use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
 use super::rail::{Answer, CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats, Probe};
-use super::records::{Connection, ConnectionState, Fence, SendState, reads};
+use super::records::{ConnectionState, Fence, SendState};
 use super::report_error::ReportError;
 use super::request::{COMPLETE_BYTES_MAX, RequestError};
 use super::schedule::Load;
@@ -71,7 +72,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether a lane may die without its connection.
     #[inline(always)]
     pub(super) fn fails_over(&self, index: usize) -> bool {
-        P::SEVERAL_LANES && self.connections[index].fails_over()
+        P::SEVERAL_LANES && self.connections[index].rails.fails_over()
     }
 
     #[inline(always)]
@@ -100,7 +101,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// How a lane is.
     pub fn lane_view(&self, connection: ConnectionIndex, lane: u8) -> Option<LaneView> {
         let c = self.connections.get(connection.as_usize())?;
-        if c.state == ConnectionState::Free || lane >= c.lane_count {
+        if c.state == ConnectionState::Free || lane >= c.rails.count {
             return None;
         }
         let at = self.lane_at(connection.as_usize(), lane);
@@ -110,7 +111,7 @@ impl<P: Provider> Endpoint<'_, P> {
             generation: entry.generation,
             code: entry.code,
             speed: meter.load.speed,
-            control: c.control == lane,
+            control: c.rails.control_lane.lane == lane,
             carried: meter.carried,
             ended: Bytes(meter.ended),
             stood: meter.stood,
@@ -149,23 +150,10 @@ impl<P: Provider> Endpoint<'_, P> {
         self.records_clear(index);
         self.pushing += usize::from(!setup.pull);
         self.failing_over += usize::from(several);
-        self.connections[index] = Connection {
-            state: ConnectionState::Open,
-            pull: setup.pull,
-            peer,
-            lane_count: setup.lanes,
-            probed: setup.probed,
-            reads: reads(setup.reads_runs, setup.reads_filled, setup.slots_in_rows),
-            eager_bytes_max: eager.min(sent).0,
-            credits_through: Seq(setup.credits),
-            credits_told: Seq(CREDITS),
-            mailbox: CtrlSpan(setup.mailbox),
-            held_free: 0,
-            ..Connection::FREE
-        };
+        self.connections[index] = connection_new(peer, setup, eager.min(sent));
         if P::SEVERAL_LANES && several {
             let all = ((1u32 << setup.lanes) - 1) as u8;
-            self.connections[index].first = all & !setup.reserve;
+            self.connections[index].rails.first = all & !setup.reserve;
             for lane in 0..setup.lanes {
                 self.meter_mut(index, lane).load.reserve = setup.reserve >> lane & 1 == 1;
             }
@@ -248,7 +236,7 @@ impl<P: Provider> Endpoint<'_, P> {
         id: OpId,
         kind: OpKind,
     ) -> Result<Posted, PostError> {
-        self.post_on(index, self.connections[index].control, id, kind)
+        self.post_on(index, self.connections[index].rails.control_lane.lane, id, kind)
     }
 
     /// A lane carries nothing more: it failed, or the peer says so. What it carried is sorted out
@@ -273,20 +261,20 @@ impl<P: Provider> Endpoint<'_, P> {
         self.meter_mut(index, lane).failed(probe, now);
         let c = &mut self.connections[index];
         // what was held for the peer's word is sorted out with the lane
-        c.control_blocked &= !held;
-        c.up &= !(1 << lane);
-        c.report.due = true;
-        if c.report.unread_on == Some(lane) {
-            c.report.lost = true;
+        c.rails.control_lane.blocked &= !held;
+        c.rails.up &= !(1 << lane);
+        c.control.report.due = true;
+        if c.control.report.unread_on == Some(lane) {
+            c.control.report.lost = true;
         }
-        if c.report.read_on == Some(lane) {
-            c.report.read_due = true;
+        if c.control.report.read_on == Some(lane) {
+            c.control.report.read_due = true;
         }
-        if !joining && lane == c.control && !c.control_blocked {
-            c.control_blocked = true;
-            c.epoch = c.epoch.wrapping_add(1);
+        if !joining && lane == c.rails.control_lane.lane && !c.rails.control_lane.blocked {
+            c.rails.control_lane.blocked = true;
+            c.control.epoch = c.control.epoch.wrapping_add(1);
         }
-        let (is_stranded, lost) = (c.up == 0, c.lost.filter(|_| c.up == 0));
+        let (is_stranded, lost) = (c.rails.up == 0, c.rails.lost.filter(|_| c.rails.up == 0));
         if is_stranded {
             self.strand(index);
         }
@@ -302,7 +290,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Posts the fences of failed lanes; says whether one had no room.
     pub(super) fn fences_step(&mut self, index: usize) -> bool {
         let mut remain = false;
-        for lane in 0..self.connections[index].lane_count {
+        for lane in 0..self.connections[index].rails.count {
             if self.lane(index, lane).state == LaneState::Failing {
                 remain |= self.lane_fence(index, lane);
             }
@@ -381,19 +369,19 @@ impl<P: Provider> Endpoint<'_, P> {
             }
         }
         self.ahead_drop(index, lane);
-        self.connections[index].report.due = true;
+        self.connections[index].control.report.due = true;
         self.work.insert(index);
     }
 
     /// Whether nothing is in flight on a connection any more.
     pub(super) fn is_quiet(&self, index: usize) -> bool {
-        let count = self.connections[index].lane_count;
+        let count = self.connections[index].rails.count;
         (0..count).all(|lane| self.lane(index, lane).is_quiet())
     }
 
     /// Nothing more is posted on any lane; each that was in use is fenced.
     pub(super) fn lanes_fail(&mut self, index: usize) {
-        for lane in 0..self.connections[index].lane_count {
+        for lane in 0..self.connections[index].rails.count {
             let entry = self.lane_mut(index, lane);
             if matches!(entry.state, LaneState::Up | LaneState::Joining) {
                 entry.state = LaneState::Failing;
@@ -401,7 +389,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 entry.failed_at = Instant(0);
             }
         }
-        self.connections[index].up = 0;
+        self.connections[index].rails.up = 0;
     }
 
     /// The provider says that nothing more will come on a lane.
@@ -436,8 +424,9 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &self.connections[index];
         let closed = |lane: &u8| self.lane(index, *lane).closed;
         let joins = |lane: &u8| self.lane(index, *lane).state == LaneState::Joining;
-        let open = |lane: &u8| (c.up >> *lane & 1 == 1 || joins(lane)) && !closed(lane);
-        if (0..c.lane_count).any(|lane| closed(&lane)) && !(0..c.lane_count).any(|lane| open(&lane))
+        let open = |lane: &u8| (c.rails.up >> *lane & 1 == 1 || joins(lane)) && !closed(lane);
+        if (0..c.rails.count).any(|lane| closed(&lane))
+            && !(0..c.rails.count).any(|lane| open(&lane))
         {
             self.connection_lost(ConnectionIndex(index as u32), DownCause::Closed);
         }
@@ -447,10 +436,10 @@ impl<P: Provider> Endpoint<'_, P> {
     /// what had come on them is taken in: the connection ends with the last.
     pub fn connection_gone(&mut self, connection: ConnectionIndex, cause: DownCause) {
         let c = &mut self.connections[connection.as_usize()];
-        let waits = c.lost.is_none() || cause != DownCause::Closed;
-        if P::SEVERAL_LANES && c.fails_over() && c.up != 0 && waits {
-            c.peer_down = true;
-            c.lost = Some(cause);
+        let waits = c.rails.lost.is_none() || cause != DownCause::Closed;
+        if P::SEVERAL_LANES && c.rails.fails_over() && c.rails.up != 0 && waits {
+            c.rails.peer_down = true;
+            c.rails.lost = Some(cause);
             return;
         }
         self.connection_lost(connection, cause);
@@ -459,7 +448,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A connection's peer is gone, and nothing more of it is to come: the connection ends.
     fn connection_lost(&mut self, connection: ConnectionIndex, cause: DownCause) {
         let index = connection.as_usize();
-        self.connections[index].peer_down = true;
+        self.connections[index].rails.peer_down = true;
         // what it has said of itself is the better reason
         self.state_look(index);
         let error = match cause {
@@ -523,7 +512,7 @@ impl<P: Provider> Endpoint<'_, P> {
             self.work.insert(index);
             return Err(ConnectionCloseError::Again);
         }
-        for lane in 0..self.connections[index].lane_count {
+        for lane in 0..self.connections[index].rails.count {
             match self.rail.peer_close(self.lane_peer(connection, lane)) {
                 Ok(()) | Err(CloseError::Stale) => {}
                 Err(CloseError::Busy) => return Err(ConnectionCloseError::Again),
@@ -547,19 +536,19 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline]
     pub(super) fn lane_pick(&mut self, index: usize, bytes: u64, lanes: u8) -> Option<u8> {
         let c = &self.connections[index];
-        if !(P::SEVERAL_LANES && c.fails_over()) {
+        if !(P::SEVERAL_LANES && c.rails.fails_over()) {
             return Some(0);
         }
-        let up = c.up & lanes & self.lanes_long(index, bytes);
+        let up = c.rails.up & lanes & self.lanes_long(index, bytes);
         if up == 0 {
             return None;
         }
         if self.is_mutant(Mutant::WeightsEqual) {
-            let behind = up >> c.turn << c.turn;
+            let behind = up >> c.rails.turn << c.rails.turn;
             return Some(if behind == 0 { up } else { behind }.trailing_zeros() as u8);
         }
         let first = index << self.lane_bits;
-        let count = usize::from(c.lane_count);
+        let count = usize::from(c.rails.count);
         let mut loads = [Load::IDLE; crate::wire::RAILS_MAX];
         for (lane, load) in loads[..count].iter_mut().enumerate() {
             let meter = &self.meters[first + lane];
@@ -570,6 +559,26 @@ impl<P: Provider> Endpoint<'_, P> {
                 load.on_trial();
             }
         }
-        super::schedule::pick(&loads[..count], up, bytes, c.turn, (self.now, c.consumed.0))
+        super::schedule::pick(
+            &loads[..count],
+            up,
+            bytes,
+            c.rails.turn,
+            (self.now, c.control.credits.consumed.0),
+        )
     }
+}
+
+/// A connection that is open, as its set-up says.
+fn connection_new(peer: PeerIndex, setup: &ConnectionSetup, eager: Bytes) -> Connection {
+    let mut c = Connection { state: ConnectionState::Open, pull: setup.pull, ..Connection::FREE };
+    (c.rails.control_lane.peer, c.rails.count) = (peer, setup.lanes);
+    c.rails.probed = setup.probed;
+    c.control.lines.reads = reads(setup.reads_runs, setup.reads_filled, setup.slots_in_rows);
+    c.control.credits.through = Seq(setup.credits);
+    c.control.credits.told = Seq(CREDITS);
+    c.control.mailbox = CtrlSpan(setup.mailbox);
+    c.send.eager_bytes_max = eager.0 as u32; // COMPLETE_BYTES_MAX at most
+    c.recv.messages.free = 0;
+    c
 }

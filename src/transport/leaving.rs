@@ -33,7 +33,7 @@ impl<P: Provider> Endpoint<'_, P> {
     ) -> Result<RequestId, SubmitError> {
         // a core of one rail has no room for it, and hands over with its next poll
         let is_alone = P::SEVERAL_LANES
-            && self.connections[index].is_all_taken()
+            && self.connections[index].control.credits.is_all_taken()
             && message.length <= ALONE_MAX.0;
         if is_alone {
             self.turn_now(index); // a receive that was posted since needs nothing most of the time
@@ -61,11 +61,12 @@ impl<P: Provider> Endpoint<'_, P> {
     fn eager_alone(&mut self, index: usize, region: u16, message: &Outgoing) -> bool {
         let c = &self.connections[index];
         let is_common = !c.pull
-            && c.queue.is_empty()
-            && c.group_count == 0
-            && u32::from(c.early) < EARLY_ALONE_MAX
+            && c.send.queue.is_empty()
+            && c.send.cursor.count == 0
+            && u32::from(c.send.cursor.early) < EARLY_ALONE_MAX
             && !c.is_taken_worth()
-            && message.length <= c.eager_bytes_max.min(self.caps.send_payload_max.0)
+            && c.send.is_short(message.length)
+            && message.length <= self.caps.send_payload_max.0
             && !self.offers_are_near(index)
             && !self.work.contains(index);
         if !is_common {
@@ -120,7 +121,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if length <= self.caps.send_payload_max.0 {
             return None;
         }
-        let sent = self.rail.sent_through(self.connections[index].peer);
+        let sent = self.rail.sent_through(self.connections[index].rails.control_lane.peer);
         (sent.left < sent.posted).then_some(sent.posted)
     }
 
@@ -133,7 +134,7 @@ impl<P: Provider> Endpoint<'_, P> {
         // the rail has copied what it keeps
         let region = core::mem::replace(&mut send.region, NO_REGION);
         self.regions.unpin(region);
-        self.connections[index].waiting += 1;
+        self.connections[index].send.waiting += 1;
         self.work.insert(index);
     }
 
@@ -159,10 +160,10 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Ends a long send whose last bytes have left; whether they have.
     pub(super) fn leaving_end(&mut self, index: usize, record: u8) -> bool {
         let through = self.sends[self.send_at(index, record)].address;
-        if self.rail.sent_through(self.connections[index].peer).left < through {
+        if self.rail.sent_through(self.connections[index].rails.control_lane.peer).left < through {
             return false;
         }
-        self.connections[index].waiting -= 1;
+        self.connections[index].send.waiting -= 1;
         self.send_end(index, record, None);
         true
     }

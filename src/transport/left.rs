@@ -4,19 +4,11 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, Incoming};
-use super::records::{Connection, ConnectionState, NIL, Queue};
-use super::request::{RequestError, RequestId, RequestKind, SubmitError};
+use super::records::{ConnectionState, NIL, Queue};
+use super::request::{RequestId, RequestKind, SubmitError};
 use crate::base::ids::ConnectionIndex;
 use crate::fabric::Provider;
 use crate::wire::head::KIND_EAGER;
-
-impl Connection {
-    /// Whether it was lost because the peer has ended: whatever came of it is right.
-    const fn outlived(&self) -> bool {
-        use RequestError::{PeerClosed, PeerDied, PeerGaveUp};
-        matches!(self.failure.0, PeerDied | PeerClosed | PeerGaveUp)
-    }
-}
 
 impl<P: Provider> Endpoint<'_, P> {
     /// Of the messages that nobody has asked for, keeps those that lie here whole, up to the first
@@ -25,7 +17,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &self.connections[index];
         let mut kept = Queue::EMPTY;
         if c.state == ConnectionState::Failing && c.outlived() {
-            let mut record = c.unexpected.head;
+            let mut record = c.recv.messages.unexpected.head;
             while record != NIL {
                 let message = self.held[self.held_at(index, record)];
                 if message.kind != KIND_EAGER {
@@ -42,7 +34,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let last = self.held_at(index, kept.tail);
             self.held[last].next = NIL;
         }
-        self.connections[index].unexpected = kept;
+        self.connections[index].recv.messages.unexpected = kept;
     }
 
     /// A receive on a connection that is not open, which `refusal` is the answer to where nothing
@@ -57,7 +49,7 @@ impl<P: Provider> Endpoint<'_, P> {
     ) -> Result<RequestId, SubmitError> {
         let index = connection.as_usize();
         let Some(c) = self.connections.get_mut(index) else { return Err(refusal) };
-        if !c.outlived() || c.unexpected.is_empty() {
+        if !c.outlived() || c.recv.messages.unexpected.is_empty() {
             return Err(refusal);
         }
         match c.state {
@@ -66,7 +58,7 @@ impl<P: Provider> Endpoint<'_, P> {
             _ => return Err(refusal),
         }
         // nobody is offered anything any more
-        (c.slots_next, c.peer_groups_through) = (c.group_post, c.group_post);
+        (c.recv.offers.next, c.recv.offers.passed) = (c.recv.post, c.recv.post);
         self.oldest_advance(index);
         let request = self.group_take(connection, index, buffers)?;
         if let Some(RequestKind::Receive { record, .. }) = request.unpack() {

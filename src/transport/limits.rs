@@ -1,10 +1,11 @@
 //! Every capacity of an endpoint, each a sum of its users, and what they add up to in bytes.
 #![forbid(unsafe_code)]
 
+use super::connection::Connection;
 use super::mr::scratch_bytes;
 use super::rail::{Lane, LaneMeter};
 use super::records::{
-    Connection, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
+    EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
 };
 use super::used::record_words;
 use crate::base::bitset;

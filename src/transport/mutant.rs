@@ -96,7 +96,7 @@ mod proof {
             c.hash(out);
             let sets = [&self.work, &self.watch, &self.troubled];
             sets.map(|set| set.next_from(index) == Some(index)).hash(out);
-            for lane in 0..c.lane_count {
+            for lane in 0..c.rails.count {
                 let entry = self.lane(index, lane);
                 (entry.state, entry.fence, entry.peer_fenced, entry.peer_past).hash(out);
                 (entry.closed, entry.probe, entry.answer).hash(out);
@@ -107,8 +107,8 @@ mod proof {
             }
             self.requests_digest(index, out);
             self.stream_digest(index, out);
-            self.held_digest(index, c.unexpected, out);
-            self.held_digest(index, c.ahead, out);
+            self.held_digest(index, c.recv.messages.unexpected, out);
+            self.held_digest(index, c.recv.messages.ahead, out);
         }
 
         fn requests_digest(&self, index: usize, out: &mut impl Hasher) {
@@ -130,9 +130,9 @@ mod proof {
         fn stream_digest(&self, index: usize, out: &mut impl Hasher) {
             let c = &self.connections[index];
             let first = index * EARLY_MAX as usize;
-            self.early[first..first + usize::from(c.early)].hash(out);
-            let mut number = c.taken_through;
-            while c.fails_over() && number.before(c.eager_number) {
+            self.early[first..first + usize::from(c.send.cursor.early)].hash(out);
+            let mut number = c.send.stream.taken_through;
+            while c.rails.fails_over() && number.before(c.send.stream.number) {
                 self.stream[index * STREAM_KEPT as usize + Seq(number.0).cell(STREAM_KEPT)]
                     .hash(out);
                 number = number.next();

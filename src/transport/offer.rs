@@ -6,12 +6,11 @@
 //! little later. What such messages have filled by then, one slot says.
 #![forbid(unsafe_code)]
 
+use super::connection::READS_RUNS;
 use super::endpoint::{Endpoint, MESSAGE_BYTES_MAX};
 use super::mutant::Mutant;
 use super::rail::DataRail;
-use super::records::{
-    Connection, GroupRecord, HeldMessage, KnownRegion, NIL, READS_RUNS, ReceiveRecord,
-};
+use super::records::{CellDue, GroupRecord, HeldMessage, KnownRegion, NIL};
 use super::request::RequestError;
 use super::slots::{NO_CELL, cell_line};
 use crate::base::ids::PeerIndex;
@@ -40,7 +39,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Writes the slots that are due; says whether some remain.
     pub(super) fn slots_step(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
-        if c.pull || c.control_blocked {
+        if c.pull || c.rails.control_lane.blocked {
             return false; // goes on when the next control lane is known
         }
         let blocked = self.offers_step(index);
@@ -51,11 +50,14 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Offers the groups that have not been; says whether the rail or the cells have no room.
     fn offers_step(&mut self, index: usize) -> bool {
         let c = &mut self.connections[index];
-        if c.slots_next.before(c.peer_groups_through) {
+        if c.recv.offers.next.before(c.recv.offers.passed) {
             // what was to be written again has been seen
-            (c.slots_next, c.slots_at) = (c.peer_groups_through, 0);
+            (c.recv.offers.next, c.recv.offers.at) = (c.recv.offers.passed, 0);
         }
-        let idle = self.connections[index].is_held_idle(self.now);
+        let idle = {
+            let recv = &self.connections[index].recv;
+            recv.hold.is_idle(recv.expected, self.now)
+        };
         let mut holds = !idle && self.offers_wait(index);
         loop {
             self.offers_hold(index, holds);
@@ -63,8 +65,8 @@ impl<P: Provider> Endpoint<'_, P> {
                 return false;
             }
             let c = &self.connections[index];
-            let (number, first) = (c.slots_next, c.slots_at);
-            if number == c.group_post {
+            let (number, first) = (c.recv.offers.next, c.recv.offers.at);
+            if number == c.recv.post {
                 return false;
             }
             let is_filled = !FILLED_ALONE || self.groups[self.group_at(index, number)].bound != 0;
@@ -78,15 +80,15 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             self.run_told(index, number, more);
             let c = &mut self.connections[index];
-            (c.slots_next, c.slots_at) = (number.plus(1 + u32::from(more)), 0);
+            (c.recv.offers.next, c.recv.offers.at) = (number.plus(1 + u32::from(more)), 0);
             // so that the run stays one that the record can say
-            c.short_run_set(c.short_run().min(SHORT_RUN));
+            c.recv.short_run_set(c.recv.short_run().min(SHORT_RUN));
             // they were many because of what is filled, or the next message has a slot, should it
             // be long: the others go on waiting
             let may_hold = if idle { !is_filled } else { more != 0 };
             holds = may_hold && self.offers_wait(index);
             if idle && holds {
-                self.connections[index].held_again(self.now);
+                self.connections[index].recv.hold.again(self.now);
             }
         }
     }
@@ -98,11 +100,11 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline(never)]
     fn more_taken(&self, index: usize, number: Seq) -> u8 {
         let c = &self.connections[index];
-        if c.reads & READS_RUNS == 0 || c.offered_through != number {
+        if c.control.lines.reads & READS_RUNS == 0 || c.recv.offers.through != number {
             return 0;
         }
         let (mut number, mut filled, mut due) = (number, 0, None);
-        while number != c.group_post && filled <= SLOT_MORE_MAX {
+        while number != c.recv.post && filled <= SLOT_MORE_MAX {
             let at = self.group_at(index, number);
             let message = Seq(self.receives[at].label);
             let is_alone = self.groups[at].count == 1 && self.groups[at].bound == 1;
@@ -124,29 +126,30 @@ impl<P: Provider> Endpoint<'_, P> {
         let last = self.group_at(index, number.plus(more.into()));
         let through = Seq(self.receives[last].label).next();
         let c = &mut self.connections[index];
-        if c.taken_told.before(through) {
-            c.taken_told = through;
-            c.taken_bytes = if through == c.eager_expected { 0 } else { c.taken_bytes };
+        if c.control.taken.told.before(through) {
+            c.control.taken.told = through;
+            c.control.taken.bytes =
+                if through == c.recv.expected { 0 } else { c.control.taken.bytes };
         }
     }
 
     /// Whether there is a group to offer, and room for its slots at the peer.
     pub(super) fn offers_have_room(&self, index: usize) -> bool {
         let c = &self.connections[index];
-        let ahead = c.slots_next.ahead_of(c.peer_groups_through);
-        !c.pull && c.slots_next != c.group_post && ahead < self.limits.groups_max() as i32
+        let ahead = c.recv.offers.next.ahead_of(c.recv.offers.passed);
+        !c.pull && c.recv.offers.next != c.recv.post && ahead < self.limits.groups_max() as i32
     }
 
     /// Whether the slots that are due may wait for more.
     #[inline(never)]
     fn offers_wait(&self, index: usize) -> bool {
         let c = &self.connections[index];
-        let some = c.group_post != c.slots_next;
-        let short = c.short_run() >= SHORT_RUN;
+        let some = c.recv.post != c.recv.offers.next;
+        let short = c.recv.short_run() >= SHORT_RUN;
         let costs = self.caps.syscalls == Syscalls::PerBatch;
-        let whole = c.slots_at == 0 && !c.cancels_due;
+        let whole = c.recv.offers.at == 0 && !c.recv.offers.cancels_due;
         // a record is used again when its slot was written, and the peer is past it
-        let kept = c.group_post.ahead_of(c.peer_groups_through) + 1;
+        let kept = c.recv.post.ahead_of(c.recv.offers.passed) + 1;
         let has_room = !FILLED_ALONE || kept < self.limits.requests_max as i32;
         costs && some && short && whole && has_room && self.receives_due(index) < HELD_MAX
     }
@@ -155,9 +158,9 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline]
     pub(super) fn offers_are_near(&self, index: usize) -> bool {
         let c = &self.connections[index];
-        let last = c.slots_next.plus(HELD_MAX - 2);
-        c.holds
-            && last.before(c.group_post)
+        let last = c.recv.offers.next.plus(HELD_MAX - 2);
+        c.recv.hold.on
+            && last.before(c.recv.post)
             && (!FILLED_ALONE || self.groups[self.group_at(index, last)].bound != 0)
     }
 
@@ -165,8 +168,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// back. They are filled in order. Of long messages, of which the peer sends few, all count.
     fn receives_due(&self, index: usize) -> u32 {
         let c = &self.connections[index];
-        let (mut number, mut count) = (c.slots_next, 0);
-        while number != c.group_post && count < HELD_MAX {
+        let (mut number, mut count) = (c.recv.offers.next, 0);
+        while number != c.recv.post && count < HELD_MAX {
             let at = self.group_at(index, number);
             let GroupRecord { bound, count: receives, .. } = self.groups[at];
             let longest = self.caps.send_payload_max.0;
@@ -176,7 +179,7 @@ impl<P: Provider> Endpoint<'_, P> {
             } else if bound == 0 {
                 break;
             } else if is_long {
-                return c.group_post.ahead_of(c.slots_next) as u32;
+                return c.recv.post.ahead_of(c.recv.offers.next) as u32;
             } else {
                 bound.count_ones()
             };
@@ -188,12 +191,12 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Notes whether a connection holds slots back.
     pub(super) fn offers_hold(&mut self, index: usize, holds: bool) {
         let c = &mut self.connections[index];
-        if c.holds == holds {
+        if c.recv.hold.on == holds {
             return;
         }
-        c.holds = holds;
+        c.recv.hold.on = holds;
         if holds {
-            c.held_from(self.now, true);
+            c.recv.hold.note(c.recv.expected, self.now, true);
             self.holding += 1;
             self.watch.insert(index);
         } else {
@@ -204,8 +207,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A look at a connection that holds slots back: whether nothing comes any more.
     pub(super) fn offers_look(&mut self, index: usize) {
         let c = &mut self.connections[index];
-        c.held_from(self.now, false);
-        if c.is_held_idle(self.now) {
+        c.recv.hold.note(c.recv.expected, self.now, false);
+        if c.recv.hold.is_idle(c.recv.expected, self.now) {
             self.work.insert(index);
         }
     }
@@ -214,8 +217,8 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn offers_release(&mut self) {
         for index in 0..self.connections.len() {
             let c = &mut self.connections[index];
-            if c.holds {
-                c.short_run_set(0);
+            if c.recv.hold.on {
+                c.recv.short_run_set(0);
                 self.work.insert(index);
                 self.news += 1;
             }
@@ -230,14 +233,15 @@ impl<P: Provider> Endpoint<'_, P> {
         debug_assert_eq!(group.number, number);
         for receive in first..group.count {
             // a slot that was written anew for a cancel may lie where this one will, and land later
-            let covered = self.connections[index].cancels_due && !self.next_lands_last(index);
+            let covered =
+                self.connections[index].recv.offers.cancels_due && !self.next_lands_last(index);
             if covered || !self.slot_write(index, number, receive, 0, more) {
                 return false;
             }
             let c = &mut self.connections[index];
-            c.slots_at = receive + 1;
-            if !number.before(c.offered_through) {
-                c.offered_through = number.plus(1 + u32::from(more));
+            c.recv.offers.at = receive + 1;
+            if !number.before(c.recv.offers.through) {
+                c.recv.offers.through = number.plus(1 + u32::from(more));
             }
         }
         true
@@ -267,13 +271,13 @@ impl<P: Provider> Endpoint<'_, P> {
             count,
             flags: flags | if taken { SLOT_TAKEN } else { 0 },
             more,
-            credits_through: c.credits_now().0,
-            delivered_through: c.arrived.through().0,
+            credits_through: c.control.credits.now().0,
+            delivered_through: c.recv.arrived.through().0,
             taken_by: if taken { record.label } else { 0 },
             sequence: number.0,
-            epoch: c.epoch,
+            epoch: c.control.epoch,
         };
-        let target = c.mailbox.plus((self.slot_line(index, number, receive) * 64) as u64);
+        let target = c.control.mailbox.plus((self.slot_line(index, number, receive) * 64) as u64);
         self.line_write(index, target, &slot.encode())
     }
 
@@ -285,21 +289,25 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         if record.cell != NIL {
             let at = usize::from(record.cell);
-            if self.connections[index].cells_lost >> at & 1 == 1 && !self.cell_rewrite(index, at) {
+            if self.connections[index].recv.cells.is_due(at) && !self.cell_rewrite(index, at) {
                 return None;
             }
-            return Some((u32::from(record.cell), self.connections[index].cells[at].sequence));
+            return Some((
+                u32::from(record.cell),
+                self.connections[index].recv.cells.known[at].sequence,
+            ));
         }
         let region = self.regions.handle(record.region);
-        let cells = self.connections[index].cells;
+        let cells = self.connections[index].recv.cells.known;
         let version = self.regions.keys_version();
         let is_known = |cell: &KnownRegion| {
             cell.region == region && cell.version == version && version != LATE
         };
         let known = cells.iter().position(is_known);
-        let lost = self.connections[index].cells_lost;
         let at = match known {
-            Some(at) if lost >> at & 1 == 1 && !self.cell_rewrite(index, at) => return None,
+            Some(at) if cells[at].due != CellDue::Nothing && !self.cell_rewrite(index, at) => {
+                return None;
+            }
             Some(at) => at,
             None => {
                 let free = cells.iter().position(|cell| cell.users == 0)?;
@@ -309,23 +317,23 @@ impl<P: Provider> Endpoint<'_, P> {
                 free
             }
         };
-        let cell = &mut self.connections[index].cells[at];
+        let cell = &mut self.connections[index].recv.cells.known[at];
         cell.users += 1;
         self.receives[record_at].cell = at as u8;
         Some((at as u32, cell.sequence))
     }
 
     fn cell_write(&mut self, index: usize, at: usize, region: Handle) -> bool {
-        let used = self.connections[index].cells[at].sequence != 0;
+        let used = self.connections[index].recv.cells.known[at].sequence != 0;
         if used && !self.next_lands_last(index) {
             return false;
         }
         let version = self.regions.keys_version();
         let c = &mut self.connections[index];
         // a number is never used for two contents, not even when the second line is never written
-        let sequence = c.cells[at].sequence.wrapping_add(1);
-        c.cells[at] = KnownRegion { region, sequence, version, ..KnownRegion::NONE };
-        c.cells_lost |= 1 << at;
+        let sequence = c.recv.cells.known[at].sequence.wrapping_add(1);
+        c.recv.cells.known[at] =
+            KnownRegion { region, sequence, version, due: CellDue::Both, ..KnownRegion::NONE };
         self.cell_rewrite(index, at)
     }
 
@@ -334,28 +342,26 @@ impl<P: Provider> Endpoint<'_, P> {
     /// by one: if the first were written anew with the second, it might never have room for that.
     fn cell_rewrite(&mut self, index: usize, at: usize) -> bool {
         let c = &self.connections[index];
-        let (sequence, epoch) = (c.cells[at].sequence, c.epoch);
-        let region = c.cells[at].region.index as u16;
-        let target = c.mailbox.plus((cell_line(at) * 64) as u64);
+        let (sequence, epoch) = (c.recv.cells.known[at].sequence, c.control.epoch);
+        let region = c.recv.cells.known[at].region.index as u16;
+        let target = c.control.mailbox.plus((cell_line(at) * 64) as u64);
         let mut keys = [self.regions.key(region, DataRail(0)); RAILS_MAX];
         if self.fails_over(index) {
-            let lanes = c.lane_count;
+            let lanes = c.rails.count;
             for (lane, key) in (0..lanes).zip(&mut keys) {
                 *key = self.regions.key(region, DataRail(self.lane(index, lane).key));
             }
         }
         let (first, second) = cell::encode(&keys, sequence, epoch);
-        if !self.connections[index].cells[at].half {
+        if self.connections[index].recv.cells.known[at].due != CellDue::Second {
             if !self.line_write(index, target, &first) {
                 return false;
             }
-            self.connections[index].cells[at].half = true;
+            self.connections[index].recv.cells.known[at].due = CellDue::Second;
         }
         let written = self.line_write(index, target.plus(64), &second);
         if written {
-            let c = &mut self.connections[index];
-            c.cells_lost &= !(1 << at);
-            c.cells[at].half = false;
+            self.connections[index].recv.cells.known[at].due = CellDue::Nothing;
         }
         written
     }
@@ -365,7 +371,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn cell_leave(&mut self, index: usize, record_at: usize) {
         let receive = &mut self.receives[record_at];
         if receive.cell != NIL {
-            self.connections[index].cell_drop(receive);
+            self.connections[index].recv.cells.drop_user(receive);
         }
     }
 
@@ -374,42 +380,43 @@ impl<P: Provider> Endpoint<'_, P> {
     /// One slot at a time asks, and none newer than the oldest: the sender answers for the group
     /// that it gave up last, so that of two given up at once it would tell one.
     fn cancel_step(&mut self, index: usize) -> bool {
-        if !self.connections[index].cancels_due {
+        if !self.connections[index].recv.offers.cancels_due {
             return false;
         }
         let Some(number) = self.canceled_oldest(index) else {
             let landed = self.next_lands_last(index);
             let c = &mut self.connections[index];
-            (c.canceling, c.cancels_due) = (None, !landed);
+            (c.recv.offers.canceling, c.recv.offers.cancels_due) = (None, !landed);
             return !landed;
         };
         self.watch.insert(index);
         let c = &self.connections[index];
         // the verdict is on its way, or a message; where the slots of one that the peer has passed
         // lay, those of a later one may lie
-        let decided = c.canceling == Some(number) || number.before(c.peer_groups_through);
-        if decided || !c.is_written_again() || !number.before(c.slots_next) {
+        let decided =
+            c.recv.offers.canceling == Some(number) || number.before(c.recv.offers.passed);
+        if decided || !c.recv.offers.is_written_again() || !number.before(c.recv.offers.next) {
             return false;
         }
-        if let Some(newer) = c.canceling.filter(|newer| number.before(*newer)) {
+        if let Some(newer) = c.recv.offers.canceling.filter(|newer| number.before(*newer)) {
             if !self.first_slot_rewrite(index, newer, 0) {
                 return true;
             }
-            self.connections[index].canceling = None;
+            self.connections[index].recv.offers.canceling = None;
         }
         // the first slot speaks for the group, so that asking is one write
         if !self.first_slot_rewrite(index, number, SLOT_CANCEL) {
             return true;
         }
-        self.connections[index].canceling = Some(number);
+        self.connections[index].recv.offers.canceling = Some(number);
         false
     }
 
     /// The oldest group that the user canceled, and of which it is open how it ends.
     fn canceled_oldest(&self, index: usize) -> Option<Seq> {
         let c = &self.connections[index];
-        let mut number = c.group_oldest;
-        while number.before(c.offered_through) {
+        let mut number = c.recv.oldest;
+        while number.before(c.recv.offers.through) {
             if self.groups[self.group_at(index, number)].is_canceled(number) {
                 return Some(number);
             }
@@ -426,7 +433,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether a line that is written now lands behind all that were written before: what is
     /// written anew must not land before what it replaces.
     fn next_lands_last(&self, index: usize) -> bool {
-        self.caps.ordered || self.connections[index].lines_flying == 0
+        self.caps.ordered || self.connections[index].control.lines.flying == 0
     }
 
     /// The start of a message that the sender bound to one of our slots has come, in turn.
@@ -441,7 +448,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let Some((group, receive)) = self.token_find(index, message.tag as u32) else {
             return self.connection_fail(index, RequestError::Protocol);
         };
-        self.connections[index].short_run_set(0);
+        self.connections[index].recv.short_run_set(0);
         let at = self.group_at(index, group);
         let record_at = self.receive_at(at, receive);
         let length = u64::from_le_bytes(length);
@@ -496,31 +503,10 @@ impl<P: Provider> Endpoint<'_, P> {
     fn token_find(&self, index: usize, token: u32) -> Option<(Seq, u8)> {
         let c = &self.connections[index];
         let window = self.limits.requests_max;
-        let oldest = Seq(c.group_post.0.wrapping_sub(window));
+        let oldest = Seq(c.recv.post.0.wrapping_sub(window));
         let (number, receive) = immediate::resolve(token, oldest, window)?;
         let group = self.groups[self.group_at(index, number)];
         let open = group.number == number && group.used && receive < group.count;
         (open && group.done >> receive & 1 == 0).then_some((number, receive))
-    }
-}
-
-impl KnownRegion {
-    /// None; its cell was never written.
-    pub(super) const NONE: KnownRegion =
-        KnownRegion { region: Handle::unpack(0), sequence: 0, users: 0, half: false, version: 0 };
-}
-
-impl Connection {
-    /// Whether the first slots of all groups that the peer may have seen are written on the control
-    /// lane of now: no older asking for one of them stands.
-    fn is_written_again(&self) -> bool {
-        let next = if self.slots_at == 0 { self.slots_next } else { self.slots_next.next() };
-        !next.before(self.offered_through)
-    }
-
-    /// A receive whose slot names a cell names it no more.
-    pub(super) fn cell_drop(&mut self, receive: &mut ReceiveRecord) {
-        self.cells[usize::from(receive.cell)].users -= 1;
-        receive.cell = NIL;
     }
 }

@@ -28,7 +28,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Sends what is queued, in order; says whether some remains.
     pub(super) fn descriptors_step(&mut self, index: usize) -> bool {
         loop {
-            let Some(record) = self.connections[index].queue.head else {
+            let Some(record) = self.connections[index].send.queue.head else {
                 return false;
             };
             let send = self.sends[self.send_at(index, record)];
@@ -52,14 +52,14 @@ impl<P: Provider> Endpoint<'_, P> {
         let descriptor =
             Descriptor { address: send.address, length: send.length, keys, rails: 1 }.encode();
         let payload = self.scratch.fill(&descriptor[..DESCRIPTOR_BYTES]);
-        let number = self.connections[index].send_number;
+        let number = self.connections[index].send.number;
         if self.stream_post(index, KIND_DESCRIPTOR, send.tag, 0, payload).is_err() {
             return false;
         }
         self.queue_remove(index, None, record);
         self.sends[at].number = number;
         self.sends[at].state = SendState::Waiting;
-        self.connections[index].waiting += 1;
+        self.connections[index].send.waiting += 1;
         self.watch.insert(index);
         self.stats.pulled += 1;
         true
@@ -73,7 +73,7 @@ impl<P: Provider> Endpoint<'_, P> {
         receive: u8,
         message: HeldMessage,
     ) {
-        if self.connections[index].pulls.is_empty()
+        if self.connections[index].recv.messages.pulls.is_empty()
             && self.pull_read(index, group, receive, &message) == Reading::Begun
         {
             return;
@@ -87,10 +87,10 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn pulls_append(&mut self, index: usize, record: u8) {
-        let tail = self.connections[index].pulls.tail;
-        self.connections[index].pulls.tail = record;
+        let tail = self.connections[index].recv.messages.pulls.tail;
+        self.connections[index].recv.messages.pulls.tail = record;
         if tail == NIL {
-            self.connections[index].pulls.head = record;
+            self.connections[index].recv.messages.pulls.head = record;
         } else {
             let at = self.held_at(index, tail);
             self.held[at].next = record;
@@ -101,7 +101,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Reads what is bound and waits, in order; says whether some remains.
     pub(super) fn pulls_step(&mut self, index: usize) -> bool {
         loop {
-            let record = self.connections[index].pulls.head;
+            let record = self.connections[index].recv.messages.pulls.head;
             if record == NIL {
                 return false;
             }
@@ -111,9 +111,9 @@ impl<P: Provider> Endpoint<'_, P> {
                 return true;
             }
             let c = &mut self.connections[index];
-            c.pulls.head = message.next;
+            c.recv.messages.pulls.head = message.next;
             if message.next == NIL {
-                c.pulls.tail = NIL;
+                c.recv.messages.pulls.tail = NIL;
             }
             self.held_release(index, record);
         }

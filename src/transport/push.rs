@@ -32,7 +32,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return Offer::NotYet;
         }
         let c = &self.connections[index];
-        let (group, count, bound) = (c.group_next, c.group_count, c.group_bound);
+        let (group, count, bound) = (c.send.cursor.group, c.send.cursor.count, c.send.cursor.bound);
         let tags = (0..count).map(|receive| self.slot_tag(index, group, receive));
         match matching::find(tags, bound, tag) {
             Some(receive) => Offer::Receive(receive),
@@ -43,8 +43,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Binds a message to a receive of the peer's oldest group.
     pub(super) fn offer_take(&mut self, index: usize, receive: u8) {
         let c = &mut self.connections[index];
-        c.group_bound |= 1 << receive;
-        if c.group_bound == matching::full(c.group_count) {
+        c.send.cursor.bound |= 1 << receive;
+        if c.send.cursor.bound == matching::full(c.send.cursor.count) {
             self.group_pass(index);
         }
     }
@@ -52,11 +52,9 @@ impl<P: Provider> Endpoint<'_, P> {
     #[cfg_attr(feature = "std", inline(always))]
     pub(super) fn group_pass(&mut self, index: usize) {
         let c = &mut self.connections[index];
-        c.group_next = c.group_next.next();
-        c.group_count = 0;
-        c.group_bound = 0;
+        c.send.cursor.pass();
         // who answers tells of it with the next answer, or with slots of its own that are held
-        let tells = P::SEVERAL_LANES && c.holds && !c.ends_requests();
+        let tells = P::SEVERAL_LANES && c.recv.hold.on && !c.ends_requests();
         if c.state_due() && !tells {
             self.work.insert(index);
         }
@@ -67,20 +65,20 @@ impl<P: Provider> Endpoint<'_, P> {
     fn group_seen(&mut self, index: usize) -> bool {
         loop {
             let c = &self.connections[index];
-            if c.group_count == 0 && !self.group_appears(index) {
+            if c.send.cursor.count == 0 && !self.group_appears(index) {
                 return false;
             }
             let c = &self.connections[index];
-            let untouched = c.group_bound == 0 && c.group_count != 0;
-            if untouched && self.slot_flags(index, c.group_next, 0) & SLOT_CANCEL != 0 {
+            let untouched = c.send.cursor.bound == 0 && c.send.cursor.count != 0;
+            if untouched && self.slot_flags(index, c.send.cursor.group, 0) & SLOT_CANCEL != 0 {
                 let c = &mut self.connections[index];
-                c.canceled = Some(c.group_next);
-                c.canceled_news = true;
+                c.send.cursor.canceled = Some(c.send.cursor.group);
+                c.send.cursor.canceled_news = true;
                 self.group_pass(index);
                 self.work.insert(index);
                 continue;
             }
-            if c.group_count != 0 {
+            if c.send.cursor.count != 0 {
                 return true;
             }
         }
@@ -90,22 +88,23 @@ impl<P: Provider> Endpoint<'_, P> {
     /// over those before them that early messages have filled.
     pub(super) fn withdrawals_look(&mut self, index: usize) {
         let c = &self.connections[index];
-        let number = c.group_next;
-        if c.group_bound != 0 || !self.slot_is_there(index, number, 0) {
+        let number = c.send.cursor.group;
+        if c.send.cursor.bound != 0 || !self.slot_is_there(index, number, 0) {
             return;
         }
         let flags = self.slot_flags(index, number, 0);
-        let fresh = c.group_count == 0 && (flags & SLOT_TAKEN != 0 || c.early != 0);
+        let fresh =
+            c.send.cursor.count == 0 && (flags & SLOT_TAKEN != 0 || c.send.cursor.early != 0);
         if (flags & SLOT_CANCEL != 0 || fresh) && self.slot_glance(index, number, 0).is_some() {
             self.group_seen(index);
-            self.news += usize::from(self.connections[index].group_next != number);
+            self.news += usize::from(self.connections[index].send.cursor.group != number);
         }
     }
 
     /// Looks for all slots of the oldest group; when they are there, replays the early messages.
     fn group_appears(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
-        let number = c.group_next;
+        let number = c.send.cursor.group;
         let Some(first) = self.slot_glance(index, number, 0) else {
             return false;
         };
@@ -122,12 +121,15 @@ impl<P: Provider> Endpoint<'_, P> {
             self.run_pass(index, number, first.more);
             return true;
         }
-        self.connections[index].group_count = first.count;
-        if first.count > 1 || first.flags & SLOT_TAKEN != 0 || self.connections[index].early > 0 {
+        self.connections[index].send.cursor.count = first.count;
+        if first.count > 1
+            || first.flags & SLOT_TAKEN != 0
+            || self.connections[index].send.cursor.early > 0
+        {
             self.early_replay(index, number, first.count);
         }
         let c = &self.connections[index];
-        if c.group_bound == matching::full(c.group_count) {
+        if c.send.cursor.bound == matching::full(c.send.cursor.count) {
             self.group_pass(index);
         }
         true
@@ -138,7 +140,7 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline(never)]
     fn run_pass(&mut self, index: usize, number: Seq, more: u8) {
         let first = Seq(self.slot_read(index, number, 0).taken_by);
-        self.connections[index].taken_take(first.plus(1 + u32::from(more)));
+        self.connections[index].send.stream.taken_take(first.plus(1 + u32::from(more)));
         for filled in 0..=u32::from(more) {
             self.taken_forget(index, first.plus(filled));
             self.group_pass(index);
@@ -150,18 +152,18 @@ impl<P: Provider> Endpoint<'_, P> {
         for receive in 0..count {
             let slot = self.slot_read(index, number, receive);
             if slot.flags & SLOT_TAKEN != 0 {
-                self.connections[index].group_bound |= 1 << receive;
+                self.connections[index].send.cursor.bound |= 1 << receive;
                 self.taken_forget(index, Seq(slot.taken_by));
             }
         }
         let mut at = 0;
-        while at < usize::from(self.connections[index].early) {
+        while at < usize::from(self.connections[index].send.cursor.early) {
             let early = self.early[index * EARLY_MAX as usize + at];
-            let bound = self.connections[index].group_bound;
+            let bound = self.connections[index].send.cursor.bound;
             let tags = (0..count).map(|receive| self.slot_tag(index, number, receive));
             match matching::find(tags, bound, early.tag) {
                 Some(receive) => {
-                    self.connections[index].group_bound |= 1 << receive;
+                    self.connections[index].send.cursor.bound |= 1 << receive;
                     self.early_forget(index, at);
                 }
                 None => at += 1,
@@ -172,7 +174,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// The message of that number, if it was sent early, is in a slot.
     fn taken_forget(&mut self, index: usize, number: Seq) {
         let first = index * EARLY_MAX as usize;
-        let count = usize::from(self.connections[index].early);
+        let count = usize::from(self.connections[index].send.cursor.early);
         let list = &self.early[first..first + count];
         if let Some(place) = list.iter().position(|early| early.number == number) {
             self.early_forget(index, place);
@@ -181,9 +183,9 @@ impl<P: Provider> Endpoint<'_, P> {
 
     fn early_forget(&mut self, index: usize, place: usize) {
         let first = index * EARLY_MAX as usize;
-        let count = usize::from(self.connections[index].early);
+        let count = usize::from(self.connections[index].send.cursor.early);
         self.early[first..first + count].copy_within(place + 1.., place);
-        self.connections[index].early -= 1;
+        self.connections[index].send.cursor.early -= 1;
     }
 
     /// Whether one more message, of `length` bytes, may leave before its receive was seen.
@@ -191,8 +193,8 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn may_go_early(&self, index: usize, length: u64) -> bool {
         let c = &self.connections[index];
         let is_long = length > self.caps.send_payload_max.0;
-        let waits = is_long && !(P::SEVERAL_LANES && c.is_all_taken());
-        u32::from(c.early) < if waits { EARLY_LONG_MAX } else { EARLY_MAX }
+        let waits = is_long && !(P::SEVERAL_LANES && c.control.credits.is_all_taken());
+        u32::from(c.send.cursor.early) < if waits { EARLY_LONG_MAX } else { EARLY_MAX }
     }
 
     /// What the peer's oldest group says to a message with `tag` that may go early: either it
@@ -214,22 +216,22 @@ impl<P: Provider> Endpoint<'_, P> {
             Offer::Receive(receive) => self.offer_take(index, receive),
             Offer::NoMatch | Offer::NotYet => {
                 let c = &mut self.connections[index];
-                let number = Seq(c.eager_number.0.wrapping_sub(1));
-                let at = index * EARLY_MAX as usize + usize::from(c.early);
+                let number = Seq(c.send.stream.number.0.wrapping_sub(1));
+                let at = index * EARLY_MAX as usize + usize::from(c.send.cursor.early);
                 self.early[at] = EarlySend { tag, number };
-                c.early += 1;
+                c.send.cursor.early += 1;
             }
         }
     }
 
     /// Binds queued messages to visible slots, in order; says whether some remain queued.
     pub(super) fn bind_step(&mut self, index: usize) -> bool {
-        let (mut previous, mut head) = (None, self.connections[index].queue.head);
+        let (mut previous, mut head) = (None, self.connections[index].send.queue.head);
         while let Some(record) = head {
             let send = self.sends[self.send_at(index, record)];
             let next = self.queue_after(index, record);
-            let short = send.length <= self.connections[index].eager_bytes_max;
-            let group = self.connections[index].group_next;
+            let short = self.connections[index].send.is_short(send.length);
+            let group = self.connections[index].send.cursor.group;
             let offer = self.offer(index, send.tag);
             let left = match offer {
                 Offer::NoMatch => {
@@ -248,11 +250,11 @@ impl<P: Provider> Endpoint<'_, P> {
                 break;
             }
             // a new oldest group may take what the last one did not
-            let same = self.connections[index].group_next == group && previous.is_some();
-            let first = self.connections[index].queue.head;
+            let same = self.connections[index].send.cursor.group == group && previous.is_some();
+            let first = self.connections[index].send.queue.head;
             (previous, head) = if same { (previous, next) } else { (None, first) };
         }
-        let queued = !self.connections[index].queue.is_empty();
+        let queued = !self.connections[index].send.queue.is_empty();
         if queued {
             self.watch.insert(index);
         }
@@ -262,7 +264,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Tells the peer which receive a message is bound to; its stripes follow.
     fn start_send(&mut self, index: usize, previous: Option<u8>, record: u8, receive: u8) -> bool {
-        let group = self.connections[index].group_next;
+        let group = self.connections[index].send.cursor.group;
         let slot = self.slot_read(index, group, receive);
         let send = self.sends[self.send_at(index, record)];
         let fits = send.length <= slot.length;
@@ -275,7 +277,7 @@ impl<P: Provider> Endpoint<'_, P> {
         };
         let stripes = cut.count as u8;
         let payload = self.scratch.fill(&send.length.to_le_bytes());
-        let number = self.connections[index].send_number;
+        let number = self.connections[index].send.number;
         let token = slot.token as i32;
         if self.stream_post(index, KIND_START, token, stripes, payload).is_err() {
             return false;
@@ -297,7 +299,7 @@ impl<P: Provider> Endpoint<'_, P> {
             send.written = 1;
             send.state = SendState::Waiting;
         }
-        self.connections[index].waiting += 1;
+        self.connections[index].send.waiting += 1;
         self.stats.pushed += 1;
         self.watch.insert(index);
         true

@@ -15,17 +15,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use super::limits::CELLS;
 use super::mr::NO_REGION;
-use super::rail::{CtrlSpan, DataSpan};
-use super::report_state::ReportState;
+use super::rail::DataSpan;
 use super::request::RequestError;
-use super::used::SendQueue;
-use crate::base::ids::PeerIndex;
-use crate::base::seq::{Seq, SeqWindow};
+use crate::base::seq::Seq;
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
-use crate::fabric::{DownCause, RecvSlot};
+use crate::fabric::RecvSlot;
 
 /// End of a list of records.
 pub const NIL: u8 = u8::MAX;
@@ -77,6 +73,17 @@ impl Queue {
     }
 }
 
+/// Which of the two lines of a cell are to be written.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub enum CellDue {
+    /// None: they have been.
+    Nothing,
+    /// Both; they may have been lost with a control lane.
+    Both,
+    /// The second; the first has been written.
+    Second,
+}
+
 /// A region whose keys the peer knows, or is being told.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct KnownRegion {
@@ -86,282 +93,25 @@ pub struct KnownRegion {
     pub sequence: u32,
     /// Outstanding receives whose slots name the cell.
     pub users: u16,
-    /// Of its two lines, which are to be written, the first has been.
-    pub half: bool,
+    /// Its lines that are to be written, maybe again.
+    pub due: CellDue,
     /// [`super::mr::DataMrs::keys_version`] when its keys were read.
     pub version: u8,
 }
 
-/// The peer reads slots that speak for several groups.
-pub const READS_RUNS: u8 = 1;
-/// The peer reads in heads which groups its messages have filled.
-pub const READS_FILLED: u8 = 2;
-/// In both mailboxes the first slots of all groups lie together.
-pub const READS_ROWS: u8 = 4;
-
-/// All as bits.
-pub const fn reads(runs: bool, filled: bool, rows: bool) -> u8 {
-    (READS_RUNS * runs as u8) | (READS_FILLED * filled as u8) | (READS_ROWS * rows as u8)
-}
-
-/// One connection, both directions of it.
-#[repr(align(64))] // whole lines, as `Limits::connection_bytes` counts it
-#[derive(Copy, Clone, Hash, Debug)]
-pub struct Connection {
-    pub state: ConnectionState,
-    /// The rail pulls: long messages go by descriptor, and no slots are written.
-    pub pull: bool,
-    /// The peer went down by the provider's word.
-    pub peer_down: bool,
-    /// Its requests have ended unfenced: their regions are pinned until the fence comes.
-    pub quarantine: bool,
-    /// The end of the lane that carries control.
-    pub peer: PeerIndex,
-    pub failure: Failure,
-
-    // its lanes
-    /// How many there are; with one, its end is the connection's.
-    pub lane_count: u8,
-    /// Probes of its lanes are answered.
-    pub probed: bool,
-    /// What the peer reads that not every peer does: bits, of `READS_`.
-    pub reads: u8,
-    /// A bit for each lane that is in use.
-    pub up: u8,
-    /// A bit for each lane that is not there for others alone.
-    pub first: u8,
-    /// The lane that carries our stream of sends and our lines.
-    pub control: u8,
-    /// The lane whose turn it is to carry a stripe.
-    pub turn: u8,
-    /// Our control lane has failed, and the peer has not said what it carried.
-    pub control_blocked: bool,
-    /// The peer has, but no lane lives that could carry on.
-    pub control_fenced: bool,
-    /// Cells that are to be written, maybe again: their lines were lost with a control lane.
-    pub cells_lost: u8,
-    /// The next send of the stream that is to be sent again, if any.
-    pub resend: Option<Seq>,
-    /// The peer has taken in our sends below this.
-    pub taken_through: Seq,
-    /// Where the next payload is kept.
-    pub kept_next: u32,
-    /// Our sends that we had taken in when we last said so, and bytes of them since then.
-    pub taken_told: Seq,
-    pub taken_bytes: u32,
-    pub report: ReportState,
-    /// The peer is gone, and lanes still have something of it.
-    pub lost: Option<DownCause>,
-    /// Since when deadlines are looked at with no lane up; 0: not yet; [`NEVER`]: one is up.
-    pub stranded_at: Instant,
-    /// What our lines say, and what the peer's must say.
-    pub epoch: u32,
-    pub peer_epoch: u32,
-
-    // as sender
-    pub eager_bytes_max: u64,
-    /// Sends that are not bound, or not told to the peer, in order.
-    pub queue: SendQueue,
-    /// Number of the next long message.
-    pub send_number: Seq,
-    /// Number of the next send of the stream.
-    pub eager_number: Seq,
-    /// Receives of the peer that our sends and immediates have consumed.
-    pub consumed: Seq,
-    /// How many we may consume.
-    pub credits_through: Seq,
-    /// The peer has all messages below this.
-    pub delivered_through: Seq,
-    /// Sends in state `Waiting`.
-    pub waiting: u16,
-    /// The oldest group of the peer that is not fully bound.
-    pub group_next: Seq,
-    /// Its receives; 0 until its slots have been seen.
-    pub group_count: u8,
-    /// Which of them are bound.
-    pub group_bound: u8,
-    /// Early sends that no visible slot accounts for yet.
-    pub early: u8,
-    /// Groups of the peer that we have bound, as we last told.
-    pub groups_told: Seq,
-    /// The group of the peer's that was withdrawn last; every state line says it, since only the
-    /// newest is read.
-    pub canceled: Option<Seq>,
-    /// It has not been told yet.
-    pub canceled_news: bool,
-    pub mailbox: CtrlSpan,
-    /// Sequence of the last state line that we took in.
-    pub state_seen: u32,
-
-    // as receiver
-    /// The oldest group that is not fully bound.
-    pub group_oldest: Seq,
-    /// Number of the next group.
-    pub group_post: Seq,
-    /// The next group whose slots are to be written.
-    pub slots_next: Seq,
-    /// How many of that group's have been written.
-    pub slots_at: u8,
-    /// Whether slots are held back until there are several.
-    pub holds: bool,
-    /// Since when, in microseconds, which wrap; 0: the time is not known yet.
-    pub held_since_us: u32,
-    /// The last message had come some time before that.
-    pub held_late: bool,
-    /// The last bits of what had come then.
-    pub held_at: u16,
-    /// Microseconds from one message to the next, as of late; 0: not known.
-    pub gap_us: u16,
-    /// The last bits of the number in the stream behind the last start, or of one not long ago:
-    /// what has come since is short.
-    pub started_at: u16,
-    /// The peer, as sender, has bound all groups below this.
-    pub peer_groups_through: Seq,
-    /// No slot of a group from here on has ever been written.
-    pub offered_through: Seq,
-    /// The group whose slot asks the peer to give it up.
-    pub canceling: Option<Seq>,
-    /// Whether a group that is offered may be canceled and have no verdict.
-    pub cancels_due: bool,
-    pub eager_expected: Seq,
-    pub held_free: u8,
-    /// Messages that no receive matches yet, in order.
-    pub unexpected: Queue,
-    /// Sends that came before their turn.
-    pub ahead: Queue,
-    /// Descriptors that are bound, and wait for room to be read.
-    pub pulls: Queue,
-    /// Receives given back to the rail.
-    pub released: Seq,
-    /// Credits as we last told them.
-    pub credits_told: Seq,
-    pub arrived: SeqWindow,
-    /// The peer waits for news of a delivery.
-    pub delivery_news: bool,
-    /// Our last state line has not landed.
-    pub state_flying: bool,
-    /// Slots and cells of ours that have not landed.
-    pub lines_flying: u32,
-    pub state_sequence: u32,
-    /// What the watch looks at to see that something moves, and when it last did.
-    pub moved: u16,
-    pub moved_at_ms: u32,
-    pub cells: [KnownRegion; CELLS],
+impl KnownRegion {
+    /// None; its cell was never written.
+    pub const NONE: KnownRegion = KnownRegion {
+        region: Handle::unpack(0),
+        sequence: 0,
+        users: 0,
+        due: CellDue::Nothing,
+        version: 0,
+    };
 }
 
 /// No moment.
 pub const NEVER: Instant = Instant(u64::MAX);
-
-impl Connection {
-    /// Messages of the stream since the last start, or some that are enough to tell.
-    pub const fn short_run(&self) -> u16 {
-        (self.eager_expected.0 as u16).wrapping_sub(self.started_at)
-    }
-
-    /// Says that so many messages have come since the last start.
-    pub const fn short_run_set(&mut self, run: u16) {
-        self.started_at = (self.eager_expected.0 as u16).wrapping_sub(run);
-    }
-
-    /// Whether the stream of sends can be taken in without looking left or right: nothing waits
-    /// for its turn or for a receive, and no group is being withdrawn.
-    #[inline]
-    pub const fn has_no_detours(&self) -> bool {
-        self.unexpected.is_empty() && self.ahead.is_empty() && !self.cancels_due
-    }
-
-    /// Changes with whatever the peer does: what it sends, says, takes in or acknowledges.
-    pub fn heard(&self) -> u32 {
-        let counts = [self.eager_expected, self.taken_through, self.arrived.through()];
-        let acks = [self.credits_through, self.delivered_through, self.peer_groups_through];
-        let sum = counts.iter().chain(&acks).fold(0u32, |sum, count| sum.wrapping_add(count.0));
-        sum.wrapping_add(self.state_seen).wrapping_add(self.report.seen)
-    }
-
-    /// Whether the peer's state line or slots are waited for.
-    pub const fn is_watching(&self) -> bool {
-        self.waiting != 0
-            || !self.queue.is_empty()
-            || self.cancels_due
-            || (!self.pull && self.slots_next.0 != self.group_post.0)
-    }
-
-    /// Not in use.
-    pub const FREE: Connection = Connection {
-        state: ConnectionState::Free,
-        pull: false,
-        peer_down: false,
-        quarantine: false,
-        peer: PeerIndex(0),
-        failure: Failure(RequestError::Closed),
-        lane_count: 1,
-        probed: false,
-        reads: 0,
-        up: 1,
-        first: 1,
-        control: 0,
-        turn: 0,
-        control_blocked: false,
-        control_fenced: false,
-        cells_lost: 0,
-        resend: None,
-        taken_through: Seq(0),
-        kept_next: 0,
-        taken_told: Seq(0),
-        taken_bytes: 0,
-        report: ReportState::NONE,
-        lost: None,
-        stranded_at: NEVER,
-        epoch: 1,
-        peer_epoch: 1,
-        eager_bytes_max: 0,
-        queue: SendQueue::EMPTY,
-        send_number: Seq(0),
-        eager_number: Seq(0),
-        consumed: Seq(0),
-        credits_through: Seq(0),
-        delivered_through: Seq(0),
-        waiting: 0,
-        group_next: Seq(0),
-        group_count: 0,
-        group_bound: 0,
-        early: 0,
-        groups_told: Seq(0),
-        canceled: None,
-        canceled_news: false,
-        mailbox: CtrlSpan(DataSpan::NONE.0),
-        state_seen: 0,
-        group_oldest: Seq(0),
-        group_post: Seq(0),
-        slots_next: Seq(0),
-        slots_at: 0,
-        holds: false,
-        held_since_us: 0,
-        held_late: false,
-        held_at: 0,
-        gap_us: 0,
-        started_at: 0,
-        peer_groups_through: Seq(0),
-        offered_through: Seq(0),
-        canceling: None,
-        cancels_due: false,
-        eager_expected: Seq(0),
-        held_free: NIL,
-        unexpected: Queue::EMPTY,
-        ahead: Queue::EMPTY,
-        pulls: Queue::EMPTY,
-        released: Seq(0),
-        credits_told: Seq(0),
-        arrived: SeqWindow::new(Seq(0)),
-        delivery_news: false,
-        state_flying: false,
-        lines_flying: 0,
-        state_sequence: 0,
-        moved: 0,
-        moved_at_ms: 0,
-        cells: [KnownRegion::NONE; CELLS],
-    };
-}
 
 /// Where a send is.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]

@@ -55,15 +55,15 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether an honest peer may say that.
     pub(super) fn report_check(&self, index: usize, report: &Report) -> Result<(), ReportError> {
         let c = &self.connections[index];
-        if report.lane_count != c.lane_count {
+        if report.lane_count != c.rails.count {
             return Err(ReportError::Lanes);
         }
-        let moves = Seq(report.epoch).ahead_of(Seq(c.peer_epoch));
+        let moves = Seq(report.epoch).ahead_of(Seq(c.control.peer_epoch));
         if moves.unsigned_abs() > EPOCHS_MAX {
             return Err(ReportError::Epoch);
         }
         for (lane, said) in report.lanes.iter().enumerate() {
-            if lane >= usize::from(c.lane_count) {
+            if lane >= usize::from(c.rails.count) {
                 if *said != LaneReport::default() {
                     return Err(ReportError::Lanes);
                 }
@@ -80,11 +80,11 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let through = Seq(report.delivered_through);
         let last = through.plus(63u32.saturating_sub(report.delivered_mask.leading_zeros()));
-        let beyond = Seq(report.eager_through).ahead_of(c.eager_number) > 0
-            || through.ahead_of(c.send_number) > 0
-            || (report.delivered_mask != 0 && last.ahead_of(c.send_number) >= 0)
-            || Seq(report.credits_through).ahead_of(c.consumed) > CREDITS_FAR
-            || Seq(report.groups_through).ahead_of(c.group_post) > 0;
+        let beyond = Seq(report.eager_through).ahead_of(c.send.stream.number) > 0
+            || through.ahead_of(c.send.number) > 0
+            || (report.delivered_mask != 0 && last.ahead_of(c.send.number) >= 0)
+            || Seq(report.credits_through).ahead_of(c.control.credits.consumed) > CREDITS_FAR
+            || Seq(report.groups_through).ahead_of(c.recv.post) > 0;
         if beyond { Err(ReportError::Through) } else { self.entries_check(index, report) }
     }
 

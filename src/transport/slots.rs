@@ -2,9 +2,9 @@
 //! tell the keys of its regions.
 #![forbid(unsafe_code)]
 
+use super::connection::READS_ROWS;
 use super::endpoint::Endpoint;
 use super::limits::CELLS;
-use super::records::READS_ROWS;
 use crate::base::seq::Seq;
 use crate::fabric::Provider;
 use crate::wire::slot::{ControlSlot, SlotGlance};
@@ -31,7 +31,8 @@ impl<P: Provider> Endpoint<'_, P> {
         let (groups, receive) = (self.limits.groups_max(), usize::from(receive));
         let group = group.cell(groups);
         // the core archive never agrees on rows (c-api/core), and has no room for their code
-        let reads = if cfg!(feature = "std") { self.connections[index].reads } else { 0 };
+        let reads =
+            if cfg!(feature = "std") { self.connections[index].control.lines.reads } else { 0 };
         1 + CELLS * 2
             + match reads & READS_ROWS {
                 0 => group * GROUP_MAX + receive,
@@ -61,7 +62,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether a slot is there.
     #[inline]
     pub(super) fn slot_is_there(&self, index: usize, group: Seq, receive: u8) -> bool {
-        let expected = u64::from(self.connections[index].peer_epoch) << 32 | u64::from(group.0);
+        let expected =
+            u64::from(self.connections[index].control.peer_epoch) << 32 | u64::from(group.0);
         self.mailboxes.last_word(index, self.slot_line(index, group, receive)) == expected
     }
 
@@ -95,6 +97,11 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let first = self.mailboxes.line(index, cell_line(at));
         let second = self.mailboxes.line(index, cell_line(at) + 1);
-        cell::decode(&first, &second, slot.cell_sequence, self.connections[index].peer_epoch)
+        cell::decode(
+            &first,
+            &second,
+            slot.cell_sequence,
+            self.connections[index].control.peer_epoch,
+        )
     }
 }

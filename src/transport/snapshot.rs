@@ -155,19 +155,19 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &self.connections[index];
         let mut sum = 0u32;
         for number in [
-            c.eager_number.0,
-            c.eager_expected.0,
-            c.send_number.0,
-            c.delivered_through.0,
-            c.arrived.through().0,
-            c.arrived.mask() as u32,
-            c.credits_through.0,
-            c.consumed.0,
-            c.group_next.0,
-            c.group_oldest.0,
-            c.state_seen,
-            c.report.seen,
-            u32::from(c.up),
+            c.send.stream.number.0,
+            c.recv.expected.0,
+            c.send.number.0,
+            c.send.delivered_through.0,
+            c.recv.arrived.through().0,
+            c.recv.arrived.mask() as u32,
+            c.control.credits.through.0,
+            c.control.credits.consumed.0,
+            c.send.cursor.group.0,
+            c.recv.oldest.0,
+            c.control.lines.seen,
+            c.control.report.seen,
+            u32::from(c.rails.up),
         ] {
             sum = mix(sum, number.into());
         }
@@ -241,7 +241,7 @@ impl<P: Provider> Endpoint<'_, P> {
             // in the queue is
             let first = match request.waits().is_receive() {
                 true => Seq(request.sequence).before(Seq(place.sequence)),
-                false => self.connections[index].queue.head == Some(request.record),
+                false => self.connections[index].send.queue.head == Some(request.record),
             };
             let older = request.age_ms > place.age_ms || request.age_ms == place.age_ms && first;
             if place.waits == 0 || older {
@@ -263,35 +263,36 @@ impl<P: Provider> Endpoint<'_, P> {
                 ConnectionState::Closing => Standing::Closing,
             } as u8,
             pull: c.pull.into(),
-            lane_count: c.lane_count,
-            up: c.up,
-            control: c.control,
-            control_blocked: c.control_blocked.into(),
-            queued: list_length(c.queue.head, |at| self.queue_after(index, at)),
-            unexpected: list_length(known(c.unexpected.head), |at| {
+            lane_count: c.rails.count,
+            up: c.rails.up,
+            control: c.rails.control_lane.lane,
+            control_blocked: c.rails.control_lane.blocked.into(),
+            queued: list_length(c.send.queue.head, |at| self.queue_after(index, at)),
+            unexpected: list_length(known(c.recv.messages.unexpected.head), |at| {
                 known(self.held[self.held_at(index, at)].next)
             }),
-            eager_number: c.eager_number.0,
-            eager_expected: c.eager_expected.0,
-            send_number: c.send_number.0,
-            delivered_through: c.delivered_through.0,
-            arrived_through: c.arrived.through().0,
-            consumed: c.consumed.0,
-            credits_through: c.credits_through.0,
-            credits_given: c.credits_now().0,
-            group_oldest: c.group_oldest.0,
-            group_post: c.group_post.0,
-            slots_next: c.slots_next.0,
-            group_next: c.group_next.0,
-            epoch: c.epoch,
-            peer_epoch: c.peer_epoch,
+            eager_number: c.send.stream.number.0,
+            eager_expected: c.recv.expected.0,
+            send_number: c.send.number.0,
+            delivered_through: c.send.delivered_through.0,
+            arrived_through: c.recv.arrived.through().0,
+            consumed: c.control.credits.consumed.0,
+            credits_through: c.control.credits.through.0,
+            credits_given: c.control.credits.now().0,
+            group_oldest: c.recv.oldest.0,
+            group_post: c.recv.post.0,
+            slots_next: c.recv.offers.next.0,
+            group_next: c.send.cursor.group.0,
+            epoch: c.control.epoch,
+            peer_epoch: c.control.peer_epoch,
             failure: failure_number(c.failure.0),
             ..Status::ZERO
         };
-        if c.unexpected.head != NIL {
-            status.unexpected_tag = self.held[self.held_at(index, c.unexpected.head)].tag as u32;
+        if c.recv.messages.unexpected.head != NIL {
+            status.unexpected_tag =
+                self.held[self.held_at(index, c.recv.messages.unexpected.head)].tag as u32;
         }
-        for lane in 0..c.lane_count {
+        for lane in 0..c.rails.count {
             let entry = self.lane(index, lane);
             let standing = match entry.state {
                 LaneState::Down => RailStanding::Down,
@@ -308,10 +309,10 @@ impl<P: Provider> Endpoint<'_, P> {
 
     fn oldest_group(&self, index: usize, status: &mut Status) {
         let c = &self.connections[index];
-        if c.group_oldest == c.group_post {
+        if c.recv.oldest == c.recv.post {
             return;
         }
-        let at = self.group_at(index, c.group_oldest);
+        let at = self.group_at(index, c.recv.oldest);
         let group = &self.groups[at];
         (status.group_count, status.group_bound) = (group.count, group.bound);
         for (place, receive) in self.receives_of(at, group.count).enumerate() {
@@ -353,13 +354,13 @@ impl<P: Provider> Endpoint<'_, P> {
     /// has one in the stream, and a long one is named by that among the long ones.
     fn queued_number(&self, index: usize, record: u8, short: bool) -> Seq {
         let c = &self.connections[index];
-        let (mut at, mut before) = (c.queue.head, 0);
+        let (mut at, mut before) = (c.send.queue.head, 0);
         while let Some(earlier) = at.filter(|at| *at != record) {
             let send = &self.sends[self.send_at(index, earlier)];
             before += u32::from(short || !self.is_short_send(index, send));
             at = self.queue_after(index, earlier);
         }
-        let next = if short { c.eager_number } else { c.send_number };
+        let next = if short { c.send.stream.number } else { c.send.number };
         next.plus(before)
     }
 
@@ -367,11 +368,11 @@ impl<P: Provider> Endpoint<'_, P> {
     fn send_rails(&self, index: usize, at: usize) -> u8 {
         let (send, c) = (&self.sends[at], &self.connections[index]);
         let under_way = send.posted & !send.written;
-        if !c.fails_over() {
+        if !c.rails.fails_over() {
             return u8::from(under_way != 0 || send.state == SendState::Waiting);
         }
         let carried = self.carried_of(at);
-        (0..c.lane_count).fold(0, |bits, lane| {
+        (0..c.rails.count).fold(0, |bits, lane| {
             // what a failed lane has carried counts until the peer says what came
             let failed =
                 matches!(self.lane(index, lane).state, LaneState::Failing | LaneState::Fenced);
@@ -384,7 +385,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let (send, c) = (&self.sends[self.send_at(index, record)], &self.connections[index]);
         match send.state {
             SendState::Free | SendState::Done => Waits::None,
-            SendState::Queued if c.control_blocked => Waits::Control,
+            SendState::Queued if c.rails.control_lane.blocked => Waits::Control,
             SendState::Queued => self.queued_waits(index, record),
             SendState::Writing => Waits::Stripes,
             SendState::Waiting if c.pull => Waits::Reading,
@@ -396,17 +397,17 @@ impl<P: Provider> Endpoint<'_, P> {
 
     fn queued_waits(&self, index: usize, record: u8) -> Waits {
         let (send, c) = (&self.sends[self.send_at(index, record)], &self.connections[index]);
-        let head = c.queue.head == Some(record);
-        let credit = c.may_consume(if c.pull { 0 } else { CREDITS_FOR_STARTS });
+        let head = c.send.queue.head == Some(record);
+        let credit = c.control.credits.may_consume(if c.pull { 0 } else { CREDITS_FOR_STARTS });
         if c.pull {
             return match head {
                 false => Waits::Turn,
-                true if credit && c.may_number() => Waits::Room,
+                true if credit && c.send.may_number() => Waits::Room,
                 true => Waits::Credit,
             };
         }
-        if c.group_count == 0 {
-            let short = send.length <= c.eager_bytes_max;
+        if c.send.cursor.count == 0 {
+            let short = c.send.is_short(send.length);
             return match head {
                 false => Waits::Turn,
                 true if short && !credit => Waits::Credit,
@@ -414,9 +415,9 @@ impl<P: Provider> Endpoint<'_, P> {
                 true => Waits::Slot,
             };
         }
-        let tags = (0..c.group_count).map(|at| self.slot_tag(index, c.group_next, at));
-        let start = c.may_consume(0) && c.may_number();
-        match matching::find(tags, c.group_bound, send.tag) {
+        let tags = (0..c.send.cursor.count).map(|at| self.slot_tag(index, c.send.cursor.group, at));
+        let start = c.control.credits.may_consume(0) && c.send.may_number();
+        match matching::find(tags, c.send.cursor.bound, send.tag) {
             None => Waits::Tag,
             Some(_) if start => Waits::Room,
             Some(_) => Waits::Credit,
@@ -429,11 +430,11 @@ impl<P: Provider> Endpoint<'_, P> {
         let open = (0..group.count).find(|at| group.done >> at & 1 == 0).unwrap_or(0);
         let receive = &self.receives[self.receive_at(at, open)];
         let bound = group.bound >> open & 1 == 1;
-        let unwritten = !c.pull && group.number.ahead_of(c.slots_next) >= 0;
+        let unwritten = !c.pull && group.number.ahead_of(c.recv.offers.next) >= 0;
         let waits = match bound {
             true => Waits::Arrival,
-            false if group.number.ahead_of(c.group_oldest) > 0 => Waits::Older,
-            false if unwritten && c.control_blocked => Waits::Control,
+            false if group.number.ahead_of(c.recv.oldest) > 0 => Waits::Older,
+            false if unwritten && c.rails.control_lane.blocked => Waits::Control,
             false if unwritten => Waits::Offer,
             false => Waits::Message,
         };

@@ -6,40 +6,12 @@
 
 use super::endpoint::{Endpoint, Outgoing};
 use super::rail::DataRail;
-use super::records::{Connection, ConnectionState, NIL};
+use super::records::{ConnectionState, NIL};
 use super::request::RequestError;
 use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
 use crate::fabric::{Provider, RecvSlot};
 use crate::wire::head::{KIND_EAGER, SendHead};
-
-impl Connection {
-    /// The head of the next send of the stream.
-    #[inline(always)]
-    pub(super) fn head(&self, kind: u8, tag: i32, stripes: u8) -> SendHead {
-        SendHead {
-            kind,
-            stripes,
-            filled: 0,
-            epoch: self.epoch,
-            tag,
-            send_number: self.send_number.0,
-            eager_number: self.eager_number.0,
-            group_base: self.group_next.0,
-            credits_through: self.credits_now().0,
-            delivered_through: self.arrived.through().0,
-        }
-    }
-
-    /// The next send of the stream has left; a long one has a number of its own.
-    #[inline(always)]
-    pub(super) fn head_left(&mut self, long: bool) {
-        self.told_by_head();
-        self.consumed = self.consumed.next();
-        self.send_number = self.send_number.plus(u32::from(long));
-        self.eager_number = self.eager_number.next();
-    }
-}
 
 impl<P: Provider> Endpoint<'_, P> {
     /// Sends the common message: short, with a credit at hand, on a rail that pulls and sends it
@@ -50,16 +22,16 @@ impl<P: Provider> Endpoint<'_, P> {
         let copied = message.length <= self.config.eager_mapped_bytes_max.0
             || !self.regions.is_mapped(region);
         let common = c.pull
-            && c.queue.is_empty()
-            && c.may_consume(0)
-            && message.length <= c.eager_bytes_max
+            && c.send.queue.is_empty()
+            && c.control.credits.may_consume(0)
+            && c.send.is_short(message.length)
             && copied;
         if !common {
             return false;
         }
         let span = self.regions.span(region, message.address, message.length, DataRail(0));
         let head = c.head(KIND_EAGER, message.tag, 0).encode();
-        if !self.rail.send_now(c.peer, &head, span) {
+        if !self.rail.send_now(c.rails.control_lane.peer, &head, span) {
             return false;
         }
         c.head_left(false);
@@ -81,16 +53,16 @@ impl<P: Provider> Endpoint<'_, P> {
         length: u32,
     ) -> bool {
         let length = u64::from(length);
-        let at = self.group_at(index, self.connections[index].group_oldest);
+        let at = self.group_at(index, self.connections[index].recv.oldest);
         let c = &mut self.connections[index];
         let (group, receive) = (&mut self.groups[at], &mut self.receives[at]);
         let common = head.kind == KIND_EAGER
             && head.stripes == 0
             && c.state == ConnectionState::Open
-            && head.eager_number == c.eager_expected.0
-            && c.group_oldest != c.group_post
+            && head.eager_number == c.recv.expected.0
+            && c.recv.oldest != c.recv.post
             && c.has_groups(Seq(head.group_base))
-            && c.has_no_detours()
+            && c.recv.has_no_detours()
             && group.count == 1
             && group.bound == 0
             && receive.label as i32 == head.tag
@@ -100,18 +72,18 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let delivered = Seq(head.delivered_through);
         let delivers = c.acks_raise(Seq(head.credits_through), delivered);
-        c.groups_take(Seq(head.group_base));
-        c.eager_expected = c.eager_expected.next();
-        c.group_oldest = c.group_oldest.next();
-        let more = c.group_oldest != c.group_post;
+        c.recv.offers.passed_take(Seq(head.group_base));
+        c.recv.expected = c.recv.expected.next();
+        c.recv.oldest = c.recv.oldest.next();
+        let more = c.recv.oldest != c.recv.post;
         (group.bound, group.done) = (1, 1);
         receive.length = length;
         receive.label = head.eager_number;
         let owes = P::SEVERAL_LANES && c.took(length as u32);
         if receive.cell != NIL {
-            c.cell_drop(receive);
+            c.recv.cells.drop_user(receive);
         }
-        if c.credit_free() || owes {
+        if c.control.credits.free() || owes {
             self.work.insert(index);
         }
         self.stats.receives += 1;

@@ -17,7 +17,7 @@ const STRIPE_BYTES_ONE_STREAM: Bytes = Bytes::mib(1);
 impl<P: Provider> Endpoint<'_, P> {
     /// The cut of a message that was accepted: once, whatever becomes of the lanes.
     pub(super) fn cut(&self, index: usize, length: u64) -> Cut {
-        let lanes = u32::from(self.connections[index].lane_count);
+        let lanes = u32::from(self.connections[index].rails.count);
         let min = match self.rail.is_single_stream(self.lane_peer_of(index, 0)) {
             // parts only let short messages pass between them
             true => self.config.stripe_bytes_min.max(STRIPE_BYTES_ONE_STREAM),
@@ -56,7 +56,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn lanes_carrying(&self, index: usize, bytes: u64) -> u8 {
         let carries =
             |lane: &u8| self.rail.transfer_max(self.lane_peer_of(index, *lane)).0 >= bytes;
-        let lanes = 0..self.connections[index].lane_count;
+        let lanes = 0..self.connections[index].rails.count;
         lanes.filter(carries).fold(0, |all, lane| all | 1 << lane)
     }
 
@@ -68,7 +68,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Writes the stripes that are due; says whether some remain.
     pub(super) fn stripes_step(&mut self, index: usize) -> bool {
-        if self.connections[index].waiting == 0 {
+        if self.connections[index].send.waiting == 0 {
             return false;
         }
         let mut remain = false;
@@ -131,7 +131,7 @@ impl<P: Provider> Endpoint<'_, P> {
                     && self.regions.key(send.region, DataRail(key)) != 0
             }
         };
-        let lanes = 0..self.connections[index].lane_count;
+        let lanes = 0..self.connections[index].rails.count;
         lanes.filter(knows).fold(0, |all, lane| all | 1 << lane)
     }
 
@@ -139,8 +139,8 @@ impl<P: Provider> Endpoint<'_, P> {
     #[cold]
     pub(super) fn strand(&mut self, index: usize) {
         let c = &mut self.connections[index];
-        if c.stranded_at == NEVER {
-            c.stranded_at = Instant(0);
+        if c.rails.stranded_at == NEVER {
+            c.rails.stranded_at = Instant(0);
             self.troubled.insert(index);
         }
     }
@@ -157,7 +157,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether no lane in use carries the stripes of a message.
     fn is_unknown(&self, index: usize, send: &SendRecord) -> bool {
         let lanes = self.lanes_knowing(index, send) & self.lanes_long(index, send.stripe_bytes);
-        lanes & self.connections[index].up == 0
+        lanes & self.connections[index].rails.up == 0
     }
 
     /// By which keys a stripe goes on a lane that knows its memory.
@@ -187,10 +187,10 @@ impl<P: Provider> Endpoint<'_, P> {
     ) {
         let now = self.now;
         let c = &mut self.connections[index];
-        c.consumed = c.consumed.next();
-        let number = c.consumed.0;
-        let several = P::SEVERAL_LANES && c.fails_over();
-        c.turn = if lane + 1 < c.lane_count { lane + 1 } else { 0 };
+        c.control.credits.consumed = c.control.credits.consumed.next();
+        let number = c.control.credits.consumed.0;
+        let several = P::SEVERAL_LANES && c.rails.fails_over();
+        c.rails.turn = if lane + 1 < c.rails.count { lane + 1 } else { 0 };
         self.sends[at].posted |= 1 << stripe;
         if posted == Posted::Done {
             self.sends[at].written |= 1 << stripe;

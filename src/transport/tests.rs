@@ -558,7 +558,7 @@ fn offers_are_held_back_while_messages_are_short_and_nobody_waits() {
     let (from, to) = (pair.register(&mut source), pair.register(&mut target));
     let held = |pair: &Pair| {
         let c = &pair.endpoint.connections[B.as_usize()];
-        c.group_post.ahead_of(c.slots_next)
+        c.recv.post.ahead_of(c.recv.offers.next)
     };
     let cross = |pair: &mut Pair, length: usize, now: u64| {
         let receive = pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();

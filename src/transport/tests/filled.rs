@@ -3,7 +3,7 @@
 
 use super::again::Narrow;
 use super::*;
-use crate::transport::records::{Connection, READS_RUNS};
+use crate::transport::connection::{Connection, READS_RUNS};
 use crate::wire::head::{FILLED_SAID, KIND_EAGER, SendHead};
 
 const BYTES: usize = 8;
@@ -66,7 +66,7 @@ impl<'m> Answers<'m> {
 
     /// How many of the newest `count` groups of an end had slots.
     fn slots(&self, of: ConnectionIndex, count: u32) -> usize {
-        let post = self.end(of).group_post.0;
+        let post = self.end(of).recv.post.0;
         let reader = [B, A][of.as_usize()].as_usize();
         let number = |back: &u32| crate::base::seq::Seq(post.wrapping_sub(*back));
         let is_there = |back: &u32| self.pair.endpoint.slot_is_there(reader, number(back), 0);
@@ -84,7 +84,7 @@ impl<'m> Answers<'m> {
         assert_eq!(self.end_of(send).result, Ok(()));
         assert!(self.memory[..LONG] == self.memory[LONG..]);
         let (sender, receiver) = (self.end(from), self.end(to));
-        assert_eq!((sender.early, sender.group_next), (0, receiver.group_post));
+        assert_eq!((sender.send.cursor.early, sender.send.cursor.group), (0, receiver.recv.post));
     }
 }
 
@@ -95,12 +95,16 @@ fn answers_tell_what_they_answer_and_no_line_does() {
         let mut block = block();
         let mut ends = Answers::open(&mut block);
         if !reads_filled {
-            ends.pair.endpoint.connections.iter_mut().for_each(|c| c.reads = READS_RUNS);
+            ends.pair
+                .endpoint
+                .connections
+                .iter_mut()
+                .for_each(|c| c.control.lines.reads = READS_RUNS);
         }
         let mut waiting = [A, B].map(|end| ends.receive(end, BYTES, 7));
         ends.rounds(20, &mut waiting);
         let told = |ends: &Answers<'_>| {
-            [A, B].map(|end| ends.end(end)).map(|c| c.group_oldest.ahead_of(c.slots_next))
+            [A, B].map(|end| ends.end(end)).map(|c| c.recv.oldest.ahead_of(c.recv.offers.next))
         };
         ends.rounds(20, &mut waiting);
         for end in [A, B] {
@@ -109,7 +113,7 @@ fn answers_tell_what_they_answer_and_no_line_does() {
         if reads_filled {
             // the last answer has not been answered
             assert_eq!(told(&ends), [1, 0]);
-            assert!(ends.end(A).early <= 1 && ends.end(B).early <= 1);
+            assert!(ends.end(A).send.cursor.early <= 1 && ends.end(B).send.cursor.early <= 1);
         }
         ends.long_one(A, waiting[1]);
         ends.long_one(B, waiting[0]);
@@ -160,7 +164,7 @@ fn nothing_is_told_while_the_next_group_is_half_full() {
     assert_eq!(ends.end_of(waiting[1]).result, Ok(()));
     let two = [5, 6].map(|tag| incoming(ends.region, &ends.memory[LONG..][..BYTES], tag));
     let both = ends.pair.endpoint.irecv(B, &two).unwrap();
-    assert!(ends.end(B).unexpected.is_empty());
+    assert!(ends.end(B).recv.messages.unexpected.is_empty());
     assert_eq!(ends.pair.endpoint.filled_through(B.as_usize()), None);
     ends.send(B, BYTES, 7);
     assert_eq!(ends.end_of(waiting[0]).result, Ok(()));
@@ -185,10 +189,10 @@ fn what_was_told_has_slots_on_the_next_control_lane() {
     waiting[1] = ends.receive(B, BYTES, 7);
     ends.send(B, BYTES, 7); // which tells it, and nobody has looked
     assert_eq!(ends.slots(B, 2), 0);
-    let (told, passed) = (ends.end(B).slots_next, ends.end(B).peer_groups_through);
+    let (told, passed) = (ends.end(B).recv.offers.next, ends.end(B).recv.offers.passed);
     assert_eq!(told.ahead_of(passed), 1);
     ends.pair.endpoint.control_resume(B.as_usize());
-    while ends.end(B).slots_next != ends.end(B).group_post {
+    while ends.end(B).recv.offers.next != ends.end(B).recv.post {
         ends.now += 10 * STEP_NS;
         ends.pair.endpoint.progress(Instant(ends.now), BUDGET);
     }
@@ -214,8 +218,8 @@ fn more_is_filled_than_was_sent() {
             ends.pair.endpoint.progress(Instant(ends.now), BUDGET);
         }
         let c = ends.end(A);
-        assert_eq!(c.early, 0, "all that A sent has a group");
-        let number = c.group_next.0.wrapping_add_signed(ahead) as u16 & !FILLED_SAID;
+        assert_eq!(c.send.cursor.early, 0, "all that A sent has a group");
+        let number = c.send.cursor.group.0.wrapping_add_signed(ahead) as u16 & !FILLED_SAID;
         let filled = FILLED_SAID | number;
         let head = SendHead { kind: KIND_EAGER, filled, ..SendHead::ZERO };
         assert_eq!(ends.pair.endpoint.filled_heard(A.as_usize(), &head), is_sound, "{ahead}");

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::base::seq::Seq;
+use crate::transport::connection::{READS_ROWS, READS_RUNS};
 use crate::transport::limits::EARLY_MAX;
-use crate::transport::records::{READS_ROWS, READS_RUNS};
 use crate::transport::request::SubmitError;
 
 const GROUP: usize = 4;
@@ -28,7 +28,7 @@ impl<'m> Crossing<'m> {
         let mut pair = Pair::open(block, false);
         pair.endpoint.caps.syscalls = Syscalls::PerBatch;
         let reads = READS_ROWS | (u8::from(reads_runs) * READS_RUNS);
-        pair.endpoint.connections[B.as_usize()].reads = reads;
+        pair.endpoint.connections[B.as_usize()].control.lines.reads = reads;
         let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
         let (from, to) = (pair.register(&mut source), pair.register(&mut target));
         Crossing { pair, source, target, from, to, now: 1000 * MICRO }
@@ -38,7 +38,7 @@ impl<'m> Crossing<'m> {
     fn held(&mut self, now: u64) -> i32 {
         self.pair.endpoint.progress(Instant(now), BUDGET);
         let c = &self.pair.endpoint.connections[B.as_usize()];
-        c.group_post.ahead_of(c.slots_next)
+        c.recv.post.ahead_of(c.recv.offers.next)
     }
 
     /// Posts a receive.
@@ -68,7 +68,7 @@ impl<'m> Crossing<'m> {
 
     /// How many of the newest groups have a slot that was written.
     fn slots(&self, newest: u32) -> usize {
-        let post = self.pair.endpoint.connections[B.as_usize()].group_post;
+        let post = self.pair.endpoint.connections[B.as_usize()].recv.post;
         let at = |back| Seq(post.0.wrapping_sub(back));
         let endpoint = &self.pair.endpoint;
         (1..=newest).filter(|back| endpoint.slot_is_there(A.as_usize(), at(*back), 0)).count()
@@ -114,7 +114,7 @@ fn one_slot_speaks_for_what_short_messages_have_filled() {
         assert_eq!(ends.pair.finish(send).result, Ok(()));
         assert_eq!(ends.target, ends.source);
         let [ours, theirs] = [A, B].map(|of| &ends.pair.endpoint.connections[of.as_usize()]);
-        assert_eq!((ours.early, ours.group_next), (0, theirs.group_post));
+        assert_eq!((ours.send.cursor.early, ours.send.cursor.group), (0, theirs.recv.post));
     }
 }
 
@@ -243,7 +243,7 @@ fn run_ends_before_what_is_no_part_of_it() {
     while ends.held(ends.now) != 1 {
         ends.cross(100);
     }
-    let offered = ends.pair.endpoint.connections[B.as_usize()].slots_next;
+    let offered = ends.pair.endpoint.connections[B.as_usize()].recv.offers.next;
     ends.cross(100);
     let room = incoming(ends.to, &ends.target, 7);
     let other = ends.pair.endpoint.irecv(B, &[room]).unwrap();
@@ -263,7 +263,7 @@ fn run_ends_before_what_is_no_part_of_it() {
     let seen: Vec<bool> = (0..6).map(there).collect();
     // two filled, one taken back, two filled, the group of two
     assert_eq!(seen, [true, false, true, true, false, true]);
-    assert_eq!(ends.pair.endpoint.connections[A.as_usize()].early, 0);
+    assert_eq!(ends.pair.endpoint.connections[A.as_usize()].send.cursor.early, 0);
 }
 
 /// The sender is ahead: it remembers so many messages that went before their receives, however many
@@ -308,10 +308,10 @@ fn slots_that_a_lane_may_have_lost_are_written_one_by_one() {
     // epochs tell lanes apart: the second slot and those behind it are of one that the sender does
     // not know yet; and what it says of its state is lost
     let epoch_set = |ends: &mut Crossing<'_>, writer: ConnectionIndex, epoch| {
-        ends.pair.endpoint.connections[writer.as_usize()].epoch = epoch;
+        ends.pair.endpoint.connections[writer.as_usize()].control.epoch = epoch;
     };
     let peer_epoch_set = |ends: &mut Crossing<'_>, reader: ConnectionIndex, epoch| {
-        ends.pair.endpoint.connections[reader.as_usize()].peer_epoch = epoch;
+        ends.pair.endpoint.connections[reader.as_usize()].control.peer_epoch = epoch;
     };
     peer_epoch_set(&mut ends, A, 7);
     let mut receives = Vec::new();
@@ -332,8 +332,8 @@ fn slots_that_a_lane_may_have_lost_are_written_one_by_one() {
     peer_epoch_set(&mut ends, A, 1);
     ends.held(ends.now);
     let [sender, receiver] = [A, B].map(|end| &ends.pair.endpoint.connections[end.as_usize()]);
-    assert_eq!((sender.group_next, sender.early), (Seq(1), 5));
-    assert_eq!((receiver.peer_groups_through, receiver.offered_through), (Seq(0), Seq(6)));
+    assert_eq!((sender.send.cursor.group, sender.send.cursor.early), (Seq(1), 5));
+    assert_eq!((receiver.recv.offers.passed, receiver.recv.offers.through), (Seq(0), Seq(6)));
     // both hear of a new lane
     peer_epoch_set(&mut ends, B, 1);
     epoch_set(&mut ends, B, 3);

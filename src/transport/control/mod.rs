@@ -1,0 +1,140 @@
+//! What both sides of a connection tell each other: credits, state lines and reports.
+#![forbid(unsafe_code)]
+
+use super::limits::CREDITS;
+use super::rail::{CtrlSpan, DataSpan};
+use super::report_state::ReportState;
+use crate::base::seq::Seq;
+
+/// The control of one connection.
+#[derive(Copy, Clone, Hash, Debug)]
+pub struct Control {
+    pub credits: Credits,
+    pub lines: Lines,
+    pub taken: Taken,
+    /// Groups of the peer that we have bound, as we last told.
+    pub groups_told: Seq,
+    pub report: ReportState,
+    /// What our lines say, and what the peer's must say.
+    pub epoch: u32,
+    pub peer_epoch: u32,
+    /// The peer's mailbox for us.
+    pub mailbox: CtrlSpan,
+}
+
+impl Control {
+    /// Nothing was told.
+    pub const NEW: Control = Control {
+        credits: Credits::NONE,
+        lines: Lines::NONE,
+        taken: Taken { told: Seq(0), bytes: 0 },
+        groups_told: Seq(0),
+        report: ReportState::NONE,
+        epoch: 1,
+        peer_epoch: 1,
+        mailbox: CtrlSpan(DataSpan::NONE.0),
+    };
+}
+
+/// Credits that are owed before a state line is written for them alone.
+const CREDITS_OWED: i32 = CREDITS as i32 / 4;
+
+/// The same where a line leaves with others, at no call of its own: slots that were held back are
+/// fewer than all that they speak for.
+const CREDITS_WORTH: i32 = CREDITS_OWED / 2;
+
+/// Receives of the peer that we may consume, and ours that the peer may.
+#[derive(Copy, Clone, Hash, Debug)]
+pub struct Credits {
+    /// How many of the peer's we may consume.
+    pub through: Seq,
+    /// Those that our sends and immediates have consumed.
+    pub consumed: Seq,
+    /// Receives given back to the rail.
+    pub released: Seq,
+    /// Credits of the peer as we last told them.
+    pub told: Seq,
+}
+
+impl Credits {
+    /// None on either side.
+    pub const NONE: Credits =
+        Credits { through: Seq(0), consumed: Seq(0), released: Seq(0), told: Seq(0) };
+
+    /// The count of receives that the peer may consume, as of now.
+    #[inline]
+    pub fn now(&self) -> Seq {
+        self.released.plus(CREDITS)
+    }
+
+    /// Whether one more receive of the peer may be consumed, leaving `reserve`.
+    #[inline]
+    pub fn may_consume(&self, reserve: u32) -> bool {
+        self.through.ahead_of(self.consumed) > reserve as i32
+    }
+
+    /// Whether the peer has told of all receives that we consumed that they are free again: it has
+    /// taken in what was sent.
+    #[inline]
+    pub fn is_all_taken(&self) -> bool {
+        self.through.ahead_of(self.consumed) >= CREDITS as i32
+    }
+
+    /// Takes in how many we may consume.
+    #[inline(always)]
+    pub fn raise(&mut self, through: Seq) {
+        if through.ahead_of(self.through) > 0 {
+            self.through = through;
+        }
+    }
+
+    /// A receive that the peer had consumed is free again; says whether the peer must hear of it.
+    #[inline(always)]
+    #[must_use]
+    pub fn free(&mut self) -> bool {
+        self.released = self.released.next();
+        self.is_due()
+    }
+
+    /// Whether the peer may run out of credits before it hears of more.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.now().ahead_of(self.told) >= CREDITS_OWED
+    }
+
+    /// Whether the peer hears of credits by a line that leaves with something else.
+    #[inline]
+    pub fn is_worth(&self) -> bool {
+        self.now().ahead_of(self.told) >= CREDITS_WORTH
+    }
+}
+
+/// Lines of the mailboxes.
+#[derive(Copy, Clone, Hash, Debug)]
+pub struct Lines {
+    /// Sequence of our last state line.
+    pub sequence: u32,
+    /// Sequence of the last state line that we took in.
+    pub seen: u32,
+    /// Slots and cells of ours that have not landed.
+    pub flying: u16,
+    /// Our last state line has not landed.
+    pub state_flying: bool,
+    /// What the peer reads that not every peer does: bits, of `READS_`.
+    pub reads: u8,
+}
+
+impl Lines {
+    /// None was written.
+    pub const NONE: Lines =
+        Lines { sequence: 0, seen: 0, flying: 0, state_flying: false, reads: 0 };
+}
+
+/// What we have said that we took in of the peer's stream.
+#[derive(Copy, Clone, Hash, Debug)]
+pub struct Taken {
+    /// Sends of the peer that we had taken in when we last said so.
+    pub told: Seq,
+    /// Bytes of them since then.
+    pub bytes: u32,
+}
