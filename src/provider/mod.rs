@@ -6,8 +6,6 @@
 #[cfg(feature = "std")]
 mod asides;
 #[cfg(feature = "std")]
-pub mod beside;
-#[cfg(feature = "std")]
 mod events;
 mod fifo;
 #[cfg(not(loom))]
@@ -25,9 +23,7 @@ pub mod libfabric;
 #[cfg(not(loom))]
 pub mod loopback;
 #[cfg(feature = "std")]
-pub mod mixed;
-#[cfg(feature = "std")]
-pub mod port;
+pub mod rail_set;
 #[cfg(feature = "std")]
 pub mod shm;
 #[cfg(not(loom))]
