@@ -8,7 +8,7 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RecvSlot};
 use crosstie::memory::{CpuSet, SharedHeap, WakeFd};
-use crosstie::provider::mixed::{Limits, Mixed, Way, bytes};
+use crosstie::provider::rail_set::{Limits, RailSet, Way, bytes};
 use crosstie::provider::shm::{self, HeapSpan, PeerSetup, RingSizes, SharedView};
 use crosstie::provider::tcp;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -30,6 +30,7 @@ fn limits() -> Limits {
             send_payload_max: 4096,
         },
         peers_max: 2,
+        lane_bits: 0,
     }
 }
 
@@ -43,7 +44,7 @@ fn tcp_limits(streams: u32) -> tcp::Limits {
 }
 
 struct Side {
-    rail: Mixed<'static>,
+    rail: RailSet<'static>,
     ground: Ground,
 }
 
@@ -63,7 +64,7 @@ fn side(limits: &Limits, streams: u32) -> Side {
     let mut carver = block.carver();
     // SAFETY: the heap's head was made for the board, and it is never unmapped.
     let rail = unsafe {
-        Mixed::open(&mut carver, limits, Some(heap), Some((tcp_limits(streams), SETTINGS)))
+        RailSet::open(&mut carver, limits, Some(heap), Some((tcp_limits(streams), SETTINGS)))
     };
     let rail = rail.unwrap();
     assert_eq!(carver.left(), 0, "`bytes` says what is carved");
@@ -77,7 +78,7 @@ fn join_shm(sides: &mut [Side; 2], number: u32) {
     join_rails_shm(sides.each_mut().map(|side| &mut side.rail), grounds, number);
 }
 
-fn join_rails_shm(rails: [&mut Mixed<'static>; 2], grounds: [Ground; 2], number: u32) {
+fn join_rails_shm(rails: [&mut RailSet<'static>; 2], grounds: [Ground; 2], number: u32) {
     let length = shm::rings_bytes(SIZES.send_bytes, SIZES.write_bytes);
     let rings = [(); 2].map(|()| Box::leak(Box::new(HeapBlock::new(length))).start());
     for (ours, rail) in rails.into_iter().enumerate() {
@@ -105,7 +106,7 @@ fn join_tcp(sides: &mut [Side; 2], number: u32, streams: usize) {
     join_rails_tcp(sides.each_mut().map(|side| &mut side.rail), number, streams);
 }
 
-fn join_rails_tcp(rails: [&mut Mixed<'static>; 2], number: u32, streams: usize) {
+fn join_rails_tcp(rails: [&mut RailSet<'static>; 2], number: u32, streams: usize) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut fds = [vec![], vec![]];
     for _ in 0..streams {
@@ -132,9 +133,9 @@ enum On {
     Tcp(usize),
 }
 
-fn pair(sides: [Side; 2], on: On) -> Pair<Mixed<'static>> {
+fn pair(sides: [Side; 2], on: On) -> Pair<RailSet<'static>> {
     let grounds = sides.each_ref().map(|side| side.ground);
-    let rejoin: Rejoin<Mixed<'static>> = Box::new(move |rails| {
+    let rejoin: Rejoin<RailSet<'static>> = Box::new(move |rails| {
         let [a, b] = rails else { panic!("two rails") };
         match on {
             On::Shm | On::ShmLane => join_rails_shm([a, b], grounds, 0),
@@ -214,7 +215,7 @@ fn ring_of_a_lane_moves_on_past_messages_that_are_held() {
         to.rail.received_release(PeerIndex(0), slot);
     }
 
-    fn whole(rail: &Mixed<'_>, peer: PeerIndex, slot: RecvSlot, byte: u8) {
+    fn whole(rail: &RailSet<'_>, peer: PeerIndex, slot: RecvSlot, byte: u8) {
         let mut bytes = [0; LENGTH];
         rail.received_peek(peer, slot, &mut bytes);
         assert_eq!(bytes, [byte; LENGTH]);

@@ -13,7 +13,7 @@ use crosstie::provider::libfabric::choice::choose;
 use crosstie::provider::libfabric::settings::Settings;
 use crosstie::provider::libfabric::survey::{Survey, survey};
 use crosstie::provider::libfabric::{Config, Libfabric, Limits, OpenError, bytes};
-use crosstie::provider::port::PortOpenError;
+use crosstie::provider::rail_set::PortOpenError;
 use libfabric_support::{LIMITS, Layout, OTHER, PEER, World, register, strict, strict_config};
 use std::ffi::CStr;
 use std::time::Duration;

@@ -127,9 +127,8 @@ const STD_PLACES: &[&str] = &[
     "src/provider/tcp/",
     "src/provider/libfabric/",
     "src/provider/verbs/",
-    // ports beside the other rails, in tables that are made at open
-    "src/provider/beside.rs",
-    "src/provider/beside/",
+    // ports, in tables that are made at open
+    "src/provider/rail_set/",
     "src/memory/",
     "src/connect/",
     "src/host/",

@@ -14,7 +14,7 @@ use super::life::linger::Patience;
 use super::life::vouch::Vouching;
 use super::log::news;
 use super::log::stall::Stalls;
-use super::machine::{HostRail, Machine, each, hosted};
+use super::machine::{Machine, each};
 use super::parts::{Parts, Tables, heap_create};
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
@@ -311,7 +311,7 @@ impl Endpoint {
             self.events_take();
         }
         match &mut self.machine {
-            Machine::Host(_) | Machine::Ports(_) => {
+            Machine::Host(_) => {
                 if self.stalls.watch.is_due() {
                     self.stalls_look();
                 }
@@ -394,8 +394,7 @@ impl Endpoint {
         let index = connection.index;
         let pairs = self.pairs_of(connection);
         match &mut self.machine {
-            Machine::Host(endpoint) => join::host_use(endpoint, index, &known, 0)?,
-            Machine::Ports(endpoint) => join::host_use(endpoint, index, &known, pairs.1)?,
+            Machine::Host(endpoint) => join::host_use(endpoint, index, &known, pairs.1)?,
             Machine::Loopback(endpoint) => {
                 let partner = known.params.peer.connection as u32;
                 let other = &mut self.known[partner as usize];
@@ -517,10 +516,13 @@ impl Endpoint {
         if self.stalls.unseen {
             self.stalls.watch.busy_set(true); // woken now and then, to look at its requests
         }
-        hosted!(&mut self.machine, endpoint => {
-            // arming hands over what is staged
-            endpoint.look_around() && endpoint.rail_mut().arm_all() && !endpoint.has_left()
-        }, else false)
+        match &mut self.machine {
+            Machine::Host(endpoint) => {
+                // arming hands over what is staged
+                endpoint.look_around() && endpoint.rail_mut().arm() && !endpoint.has_left()
+            }
+            Machine::Loopback(_) => false,
+        }
     }
 
     /// Counts since open.

@@ -16,7 +16,7 @@ use super::link_memory::HostMemory;
 use super::log::news::{self, note};
 use super::log::stall::Stalls;
 use super::log::{Level, say_once};
-use super::machine::{HostRail, Machine};
+use super::machine::Machine;
 use super::own::Own;
 use super::ports_memory::PortsMemory;
 use super::shared::{Half, PortsDomain, RailDomain, SetUp, Shared};
@@ -30,7 +30,7 @@ use crate::fabric::{Domain, Provider, RailKey};
 use crate::memory::probe::clock_ns;
 use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, probe, wake};
 use crate::provider::loopback::Loopback;
-use crate::provider::mixed::Mixed;
+use crate::provider::rail_set::RailSet;
 use crate::provider::shm::{self, HeapSpan, RingSizes};
 use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
@@ -169,24 +169,19 @@ impl Parts {
     ) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
         let mut network = Network::choose(&self.options, &self.environment, vendor)?;
-        let rail = self.rail(block, &network)?;
-        if network.ports.is_empty() {
-            return self.open_on(block, network, rail, Machine::Host);
+        let mut rail = self.rail(block, &network)?;
+        if !network.ports.is_empty() {
+            ports::open(&mut rail, &mut network.ports, &limits, &self.environment);
+            network.rails_of_ports();
         }
-        let rail = ports::open(rail, &mut network.ports, &limits, &self.environment);
-        network.rails_of_ports();
-        if rail.device_count() == 0 {
-            return self.open_on(block, network, rail.into_mixed(), Machine::Host);
-        }
-        self.open_on(block, network, rail, Machine::Ports)
+        self.open_on(block, network, rail)
     }
 
-    fn open_on<R: HostRail>(
+    fn open_on(
         self,
         block: &mut Carver<'static>,
         mut network: Network,
-        rail: R,
-        machine_of: fn(transport::Endpoint<'static, R>) -> Machine,
+        rail: RailSet<'static>,
     ) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
         let mut fds = rail.wait_fds();
@@ -215,7 +210,7 @@ impl Parts {
                 RailDomain::Ports(Box::new(PortsDomain { host: domain, ports }))
             }
         };
-        let machine = machine_of(machine);
+        let machine = Machine::Host(machine);
         self.open_band(network, template, Opened { machine, domain, wait, mailbox_key: key })
     }
 
@@ -279,9 +274,9 @@ impl Parts {
         &self,
         block: &mut Carver<'static>,
         network: &Network,
-    ) -> Result<Mixed<'static>, OpenError> {
+    ) -> Result<RailSet<'static>, OpenError> {
         let (device, limits) = (self.options.device, self.options.limits);
-        let mixed = options::mixed_limits(device, &limits);
+        let set = options::rail_limits(device, &limits);
         let span =
             self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
         let tcp = network.rails.tcp.then(|| {
@@ -292,7 +287,7 @@ impl Parts {
         });
         // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
         // keeps the heap until after the machine is gone (`close`).
-        let mut rail = unsafe { Mixed::open(block, &mixed, span, tcp) }?;
+        let mut rail = unsafe { RailSet::open(block, &set, span, tcp) }?;
         if network.rails.together || (network.rails.shm && self.options.push) {
             rail.lanes_reserve()?;
         }

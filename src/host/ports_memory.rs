@@ -12,7 +12,7 @@ use crate::memory::registrations::{
     AcquireError, Keys, LetGo, LetGoError, Memory, Pages, Registrar, Registrations,
 };
 use crate::memory::{Reserve, heap};
-use crate::provider::port::PortDomain;
+use crate::provider::rail_set::PortDomain;
 use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;

@@ -7,8 +7,6 @@
 #[cfg(feature = "std")]
 mod asides;
 #[cfg(feature = "std")]
-pub mod beside;
-#[cfg(feature = "std")]
 mod events;
 pub mod fifo;
 #[cfg(not(loom))]
@@ -23,9 +21,7 @@ pub mod libfabric;
 #[cfg(not(loom))]
 pub mod loopback;
 #[cfg(feature = "std")]
-pub mod mixed;
-#[cfg(feature = "std")]
-pub mod port;
+pub mod rail_set;
 #[cfg(feature = "std")]
 pub mod shm;
 #[cfg(feature = "std")]

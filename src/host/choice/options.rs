@@ -16,7 +16,7 @@ use crate::memory::Variables;
 use crate::provider::libfabric::names::NicNames;
 use crate::provider::verbs::names::PortNames;
 use crate::provider::verbs::settings::Names;
-use crate::provider::{loopback, mixed, shm, taken, tcp};
+use crate::provider::{loopback, rail_set, shm, taken, tcp};
 use crate::transport::Limits;
 
 /// How an endpoint is opened.
@@ -172,11 +172,12 @@ const fn shm_limits(limits: &Limits) -> shm::Limits {
     }
 }
 
-pub(in crate::host) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::Limits {
+pub(in crate::host) const fn rail_limits(device: DeviceKind, limits: &Limits) -> rail_set::Limits {
     let shm = shm_limits(limits);
     let peers_max = limits.peers_max();
     let shm = if device.rails().shm { shm } else { shm::Limits { peers_max: 0, ..shm } };
-    mixed::Limits { shm, peers_max }
+    let lane_bits = limits.rails_max.trailing_zeros();
+    rail_set::Limits { shm, peers_max, lane_bits }
 }
 
 /// Writes of one connection over TCP are cut into stripes: a few of them fly, of many connections.
@@ -328,7 +329,7 @@ impl Options {
             + bytes_for::<Shared>(1);
         let rail = match self.device {
             DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
-                mixed::bytes(&mixed_limits(self.device, &self.limits))
+                rail_set::bytes(&rail_limits(self.device, &self.limits))
             }
             DeviceKind::Loopback => loopback::Loopback::bytes(loopback_limits(&self.limits)),
         };

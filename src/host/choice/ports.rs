@@ -11,12 +11,9 @@ use crate::base::units::Span;
 use crate::fabric::{Domain, Region};
 use crate::host::log::news::NotRegistered;
 use crate::host::log::{Level, say, say_once};
-use crate::host::machine::HostRail;
 use crate::host::ports_memory::NamedDomain;
-use crate::provider::beside::WithPorts;
 use crate::provider::libfabric::choice::Nic;
-use crate::provider::mixed::Mixed;
-use crate::provider::port::PortConfig;
+use crate::provider::rail_set::{PortConfig, RailSet};
 use crate::provider::verbs;
 use crate::transport::Limits;
 use crate::transport::limits::KEPT_BYTES;
@@ -213,18 +210,16 @@ fn too_many_say(names: &[String]) {
 /// Opens the ports beside the other rails; those that cannot be opened are taken out of the list,
 /// and those for which there is no lane.
 pub(in crate::host) fn open(
-    mixed: Mixed<'static>,
+    rail: &mut RailSet<'static>,
     ports: &mut Vec<Port>,
     limits: &Limits,
     environment: &Environment,
-) -> WithPorts<'static> {
-    let lane_bits = limits.rails_max.trailing_zeros();
-    let mut rail = WithPorts::new(mixed, limits.peers_max(), lane_bits);
+) {
     let (mut opened, mut too_many) = (Vec::new(), Vec::new());
     let (mut hellos, mut useless) = (Vec::new(), Vec::new());
     ports.retain(|port| {
         let name = port.name();
-        if rail.device_count() == PORTS_MAX {
+        if rail.port_count() == PORTS_MAX {
             // second queue pairs of an RDMA port are another matter; a domain that was named twice
             // was meant so
             let is_known = opened.contains(&name) || too_many.contains(&name);
@@ -241,7 +236,7 @@ pub(in crate::host) fn open(
         // the mailboxes are a region, too
         // SAFETY: domains are used by the endpoint's other half alone, which nobody uses when this
         // one is gone (`Endpoint::open`).
-        match unsafe { rail.add(limits.regions_max + 1, PAYLOAD_BYTES_MAX, &config) } {
+        match unsafe { rail.port_add(limits.regions_max + 1, PAYLOAD_BYTES_MAX, &config) } {
             Ok(connections) => {
                 if connections < limits.connections_max {
                     let text = format!(
@@ -277,7 +272,6 @@ pub(in crate::host) fn open(
     // a port without a rail is half of what somebody has bought, a queue pair without one is not
     let level = if left.has_whole(is_kind) { Level::Warning } else { Level::Info };
     left.say(is_kind, queue_pairs, (level, variables));
-    rail
 }
 
 /// Whether no connection can have a rail on a port beside those that are opened: so many of them
@@ -380,16 +374,15 @@ fn queue_pairs(left: &[String], all: &[String]) -> Vec<String> {
 /// # Safety
 /// - as [`Domain::register`].
 pub(in crate::host) unsafe fn mailboxes_register(
-    rail: &mut impl HostRail,
+    rail: &mut RailSet<'static>,
     ports: &mut Vec<Port>,
     environment: &Environment,
     region: Region,
 ) -> Vec<NamedDomain> {
     let mut domains = Vec::new();
-    let Some(rail) = rail.ports_mut() else { return domains };
     let mut place = 0;
     ports.retain(|port| {
-        let domain = rail.device_domain(place);
+        let domain = rail.port_domain(place);
         // SAFETY: this function's contract.
         match unsafe { domain.register(region) } {
             Ok(key) => {
@@ -401,7 +394,7 @@ pub(in crate::host) unsafe fn mailboxes_register(
             Err(error) => {
                 let why = NotRegistered { domain: &domain, error };
                 left_out(port, environment, &format!("it does not register memory ({why})"));
-                rail.remove(place);
+                rail.port_remove(place);
                 false
             }
         }

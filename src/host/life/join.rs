@@ -10,9 +10,8 @@ use crate::host::choice::options;
 use crate::host::endpoint::Known;
 use crate::host::log::news::say_of;
 use crate::host::log::{Level, say_once};
-use crate::host::machine::HostRail;
 use crate::provider::loopback::Loopback;
-use crate::provider::mixed::Mixed;
+use crate::provider::rail_set::RailSet;
 use crate::provider::shm::{self, PeerSetup, RingSizes, SharedView};
 use crate::provider::taken;
 use crate::provider::tcp;
@@ -30,8 +29,8 @@ const _: () = assert!(taken::CELL_BYTES >= KEPT_BYTES as usize / 4);
 const _: () = assert!(taken::CELL_BYTES >= REPORT_BYTES_MAX);
 
 /// On a rail of a host. `pairs`: lanes that are queue pairs, and will join.
-pub(in crate::host) fn host_use<R: HostRail>(
-    endpoint: &mut transport::Endpoint<'static, R>,
+pub(in crate::host) fn host_use(
+    endpoint: &mut transport::Endpoint<'static, RailSet<'static>>,
     index: u32,
     known: &Known,
     pairs: usize,
@@ -44,8 +43,8 @@ pub(in crate::host) fn host_use<R: HostRail>(
 }
 
 /// Through shared memory: pulled where that is all there is, else as the first of several lanes.
-fn shm_use<R: HostRail>(
-    endpoint: &mut transport::Endpoint<'static, R>,
+fn shm_use(
+    endpoint: &mut transport::Endpoint<'static, RailSet<'static>>,
     index: u32,
     known: &Known,
 ) -> Result<(), SubmitError> {
@@ -78,11 +77,11 @@ fn shm_use<R: HostRail>(
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
     // SAFETY: the side band mapped the rings of both sides, zeroed, and keeps them, the heap and
     // the descriptor until `connection_close`, which comes after the machine's.
-    let opened = unsafe { endpoint.rail_mut().mixed_mut().peer_open_shm(peer, &setup) };
+    let opened = unsafe { endpoint.rail_mut().peer_open_shm(peer, &setup) };
     opened.map_err(|error| match error {
         shm::OpenError::Index | shm::OpenError::Sizes => broken,
     })?;
-    if let Some(errno) = endpoint.rail_mut().mixed_mut().copy_threads_refused() {
+    if let Some(errno) = endpoint.rail_mut().copy_threads_refused() {
         say_of(
             Level::Warning,
             format_args!(
@@ -92,7 +91,7 @@ fn shm_use<R: HostRail>(
         );
     }
     if !pull {
-        endpoint.rail_mut().mixed_mut().peer_is_lane(peer);
+        endpoint.rail_mut().peer_is_lane(peer);
     }
     let setup = ConnectionSetup {
         pull,
@@ -115,8 +114,8 @@ fn shm_use<R: HostRail>(
 }
 
 /// Over TCP.
-fn tcp_use<R: HostRail>(
-    endpoint: &mut transport::Endpoint<'static, R>,
+fn tcp_use(
+    endpoint: &mut transport::Endpoint<'static, RailSet<'static>>,
     index: u32,
     known: &Known,
     reserve: u8,
@@ -140,8 +139,8 @@ fn tcp_use<R: HostRail>(
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
     let lanes = u32::from(params.lanes).clamp(1, endpoint.limits().rails_max) as u8;
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
-    let opened = endpoint.rail_mut().mixed_mut().peer_open_tcp(peer, streams, params.sums);
-    threads_say(endpoint.rail_mut().mixed_mut());
+    let opened = endpoint.rail_mut().peer_open_tcp(peer, streams, params.sums);
+    threads_say(endpoint.rail_mut());
     opened.map_err(|error| match error {
         tcp::PeerOpenError::Index | tcp::PeerOpenError::Streams => broken,
         // nothing was taken into use: asked again after some progress
@@ -149,7 +148,7 @@ fn tcp_use<R: HostRail>(
         tcp::PeerOpenError::System(code) => SubmitError::Failed(RequestError::Fabric(code)),
     })?;
     if lanes > 1 {
-        endpoint.rail_mut().mixed_mut().peer_is_lane(peer);
+        endpoint.rail_mut().peer_is_lane(peer);
     }
     let setup = ConnectionSetup {
         pull: false,
@@ -169,8 +168,8 @@ fn tcp_use<R: HostRail>(
 }
 
 /// Says why threads of TCP could not be started, once.
-pub(in crate::host) fn threads_say(mixed: &mut Mixed) {
-    let Some(errno) = mixed.tcp_threads_refused() else { return };
+pub(in crate::host) fn threads_say(rail: &mut RailSet) {
+    let Some(errno) = rail.tcp_threads_refused() else { return };
     let text = std::format!(
         "threads cannot move long messages over TCP here ({errno}): the threads that call do so; \
          CROSSTIE_TCP_THREADS=0 asks for none"

@@ -19,9 +19,9 @@ use crate::host::log::news::say_of;
 use crate::host::log::rail_news::{Loss, RailAt, packets_tell, rail_back, rail_first, rail_lost};
 use crate::host::log::stall::PEER_BYTES_MAX;
 use crate::host::log::told::Told;
-use crate::host::machine::{HostRail, Machine, each, hosted};
+use crate::host::machine::{Machine, each};
 use crate::host::shared::SetUp;
-use crate::provider::port::{Loss as PortLoss, PortError, PortPeerError};
+use crate::provider::rail_set::{Loss as PortLoss, PortError, PortPeerError};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
 use crate::transport::rail::LaneState;
@@ -71,8 +71,8 @@ pub(in crate::host) struct LanesTold {
     due: Instant,
     /// That a connection has TCP alone although there are ports.
     pub(in crate::host) portless: bool,
-    /// Why each port is out of use, as [`PortRail::loss`](crate::provider::port::PortRail::loss)
-    /// says; 0: it is not.
+    /// Why each port is out of use, as
+    /// [`PortRail::loss`](crate::provider::rail_set::PortRail::loss) says; 0: it is not.
     pub(in crate::host) ports_lost: [Option<PortLoss>; PORTS_MAX],
     /// Of which it was said that their library tells of ops that nobody posted.
     pub(in crate::host) ports_strange: [bool; PORTS_MAX],
@@ -165,10 +165,13 @@ impl Endpoint {
             DownCause::Silent => DownCause::Broken(libc::ETIMEDOUT),
             cause => cause,
         };
-        hosted!(&mut self.machine, endpoint => {
-            let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-            endpoint.rail_mut().peer_fail(peer, cause);
-        }, else {});
+        match &mut self.machine {
+            Machine::Host(endpoint) => {
+                let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
+                endpoint.rail_mut().peer_fail(peer, cause);
+            }
+            Machine::Loopback(_) => {}
+        };
     }
 
     fn is_lane_in_use(&self, index: u32, lane: u8) -> bool {
@@ -182,15 +185,18 @@ impl Endpoint {
     pub(in crate::host) fn connection_gone(&mut self, index: u32, cause: DownCause) {
         let connection = ConnectionIndex(index);
         let lanes = self.known[index as usize].params.lanes.max(1);
-        hosted!(&mut self.machine, endpoint => {
-            if lanes > 1 {
-                endpoint.connection_gone(connection, cause);
+        match &mut self.machine {
+            Machine::Host(endpoint) => {
+                if lanes > 1 {
+                    endpoint.connection_gone(connection, cause);
+                }
+                for lane in 0..lanes {
+                    let peer = endpoint.lane_peer(connection, lane);
+                    endpoint.rail_mut().peer_fail(peer, cause);
+                }
             }
-            for lane in 0..lanes {
-                let peer = endpoint.lane_peer(connection, lane);
-                endpoint.rail_mut().peer_fail(peer, cause);
-            }
-        }, else {});
+            Machine::Loopback(_) => {}
+        };
     }
 
     /// Opens the lanes that have come, of connections in use.
@@ -213,20 +219,23 @@ impl Endpoint {
         let connection = ConnectionIndex(index);
         let streams = &fresh.streams[..usize::from(fresh.stream_count).min(STREAMS_MAX)];
         let sums = self.known[index as usize].params.sums;
-        let opened = hosted!(&mut self.machine, endpoint => {
-            let peer = endpoint.lane_peer(connection, lane);
-            let mixed = endpoint.rail_mut().mixed_mut();
-            let opened = mixed.peer_open_tcp(peer, streams, sums);
-            join::threads_say(mixed);
-            if opened.is_ok() {
-                mixed.peer_is_lane(peer);
-                if !endpoint.lane_rejoin(connection, lane, fresh.generation) {
-                    // the connection has failed meanwhile
-                    let _ = endpoint.rail_mut().peer_detach(peer);
+        let opened = match &mut self.machine {
+            Machine::Host(endpoint) => {
+                let peer = endpoint.lane_peer(connection, lane);
+                let rail = endpoint.rail_mut();
+                let opened = rail.peer_open_tcp(peer, streams, sums);
+                join::threads_say(rail);
+                if opened.is_ok() {
+                    rail.peer_is_lane(peer);
+                    if !endpoint.lane_rejoin(connection, lane, fresh.generation) {
+                        // the connection has failed meanwhile
+                        let _ = endpoint.rail_mut().peer_detach(peer);
+                    }
                 }
+                opened
             }
-            opened
-        }, else return true);
+            Machine::Loopback(_) => return true,
+        };
         match opened {
             Ok(()) => {
                 let place = self.lane_place(index, lane);
@@ -249,17 +258,20 @@ impl Endpoint {
     pub(in crate::host) fn lanes_return(&mut self) {
         self.pairs_look();
         loop {
-            let (connection, lane, is_port) = hosted!(&mut self.machine, endpoint => {
-                let Some((connection, lane)) = endpoint.next_lane_down() else { return };
-                let peer = endpoint.lane_peer(connection, lane);
-                let rail = endpoint.rail_mut();
-                let device = rail.ports().and_then(|ports| ports.device_of(peer));
-                // a queue pair that failed while it was joined is gone already
-                if rail.peer_detach(peer) == Err(CloseError::Busy) {
-                    continue;
+            let (connection, lane, is_port) = match &mut self.machine {
+                Machine::Host(endpoint) => {
+                    let Some((connection, lane)) = endpoint.next_lane_down() else { return };
+                    let peer = endpoint.lane_peer(connection, lane);
+                    let rail = endpoint.rail_mut();
+                    let device = rail.port_of(peer);
+                    // a queue pair that failed while it was joined is gone already
+                    if rail.peer_detach(peer) == Err(CloseError::Busy) {
+                        continue;
+                    }
+                    (connection, lane, device.is_some())
                 }
-                (connection, lane, device.is_some())
-            }, else return);
+                Machine::Loopback(_) => return,
+            };
             match is_port {
                 true => self.pair_offer(connection.0, lane),
                 false => self.lane_return(connection.0, lane),
@@ -300,9 +312,10 @@ impl Endpoint {
     }
 
     fn socket_of(&self, index: ConnectionIndex, lane: u8) -> Option<i32> {
-        hosted!(&self.machine, endpoint => {
-            endpoint.rail().mixed().socket(endpoint.lane_peer(index, lane))
-        }, else None)
+        match &self.machine {
+            Machine::Host(endpoint) => endpoint.rail().socket(endpoint.lane_peer(index, lane)),
+            Machine::Loopback(_) => None,
+        }
     }
 
     pub(in crate::host) fn used(&self, connection: Handle) -> Option<ConnectionIndex> {
@@ -330,7 +343,10 @@ impl Endpoint {
     /// Tells people of lanes that were lost or came up, if any have.
     #[inline]
     pub(in crate::host) fn lanes_tell(&mut self, now: Instant) {
-        let stats = hosted!(&self.machine, endpoint => endpoint.stats(), else return);
+        let stats = match &self.machine {
+            Machine::Host(endpoint) => endpoint.stats(),
+            Machine::Loopback(_) => return,
+        };
         let changes = stats.lane_failures + stats.lane_joins;
         if changes != self.lanes_told.changes || now >= self.lanes_told.due {
             let before = self.lanes_told;
@@ -434,7 +450,10 @@ impl Endpoint {
 
     /// Says of a peer whose report was not believed why that is.
     pub(in crate::host) fn lies_tell(&mut self) {
-        let error = hosted!(&mut self.machine, endpoint => endpoint.take_report_error(), else None);
+        let error = match &mut self.machine {
+            Machine::Host(endpoint) => endpoint.take_report_error(),
+            Machine::Loopback(_) => None,
+        };
         if let Some((connection, error)) = error {
             let mut name = [0; PEER_BYTES_MAX];
             let peer = self.peer_name(connection.0, &mut name);

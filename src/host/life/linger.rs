@@ -7,7 +7,7 @@ use crate::base::units::Span;
 use crate::host::endpoint::Endpoint;
 use crate::host::log::news;
 use crate::host::log::stall::PEER_BYTES_MAX;
-use crate::host::machine::{HostRail, Machine, each, hosted};
+use crate::host::machine::{Machine, each};
 use crate::host::shared::SetUp;
 use crate::transport::is_awaited;
 
@@ -134,50 +134,62 @@ impl Endpoint {
 
     pub(in crate::host) fn is_undelivered(&mut self, index: u32) -> bool {
         let known = &self.known[index as usize];
-        hosted!(&mut self.machine, endpoint => {
-            let connection = ConnectionIndex(index);
-            let undelivered = |lane| {
-                let peer = endpoint.lane_peer(connection, lane);
-                endpoint.rail_mut().undelivered(peer)
-            };
-            known.gone.is_none()
-                && ((0..known.params.lanes.max(1)).any(undelivered)
-                    || endpoint.is_resending(connection))
-        }, else false)
+        match &mut self.machine {
+            Machine::Host(endpoint) => {
+                let connection = ConnectionIndex(index);
+                let undelivered = |lane| {
+                    let peer = endpoint.lane_peer(connection, lane);
+                    endpoint.rail_mut().is_undelivered(peer)
+                };
+                known.gone.is_none()
+                    && ((0..known.params.lanes.max(1)).any(undelivered)
+                        || endpoint.is_resending(connection))
+            }
+            Machine::Loopback(_) => false,
+        }
     }
 
     /// Whether some of what is undelivered is messages of the stream.
     fn is_message_left(&mut self, index: u32) -> bool {
         let known = &self.known[index as usize];
-        hosted!(&mut self.machine, endpoint => {
-            let connection = ConnectionIndex(index);
-            let peer = endpoint.control_peer(connection);
-            known.gone.is_none()
-                && (endpoint.rail_mut().message_undelivered(peer)
-                    || endpoint.is_resending(connection))
-        }, else false)
+        match &mut self.machine {
+            Machine::Host(endpoint) => {
+                let connection = ConnectionIndex(index);
+                let peer = endpoint.control_peer(connection);
+                known.gone.is_none()
+                    && (endpoint.rail_mut().is_message_undelivered(peer)
+                        || endpoint.is_resending(connection))
+            }
+            Machine::Loopback(_) => false,
+        }
     }
 
     /// Whether a port carries the stream of messages.
     fn is_controlled_by_port(&self, index: u32) -> bool {
-        hosted!(&self.machine, endpoint => {
-            let peer = endpoint.control_peer(ConnectionIndex(index));
-            endpoint.rail().ports().is_some_and(|ports| ports.device_of(peer).is_some())
-        }, else false)
+        match &self.machine {
+            Machine::Host(endpoint) => {
+                let peer = endpoint.control_peer(ConnectionIndex(index));
+                endpoint.rail().port_of(peer).is_some()
+            }
+            Machine::Loopback(_) => false,
+        }
     }
 
     /// Whether requests wait for some of what is undelivered.
     fn is_awaiting(&mut self, index: u32) -> bool {
         let known = &self.known[index as usize];
         let connection = ConnectionIndex(index);
-        hosted!(&mut self.machine, endpoint => {
-            let awaiting = |lane| {
-                let peer = endpoint.lane_peer(connection, lane);
-                endpoint.rail_mut().awaiting(peer, is_awaited)
-            };
-            (0..known.params.lanes.max(1)).any(awaiting)
-                || endpoint.is_resending(connection)
-                || endpoint.is_owing(connection)
-        }, else false)
+        match &mut self.machine {
+            Machine::Host(endpoint) => {
+                let awaiting = |lane| {
+                    let peer = endpoint.lane_peer(connection, lane);
+                    endpoint.rail_mut().is_awaiting(peer, is_awaited)
+                };
+                (0..known.params.lanes.max(1)).any(awaiting)
+                    || endpoint.is_resending(connection)
+                    || endpoint.is_owing(connection)
+            }
+            Machine::Loopback(_) => false,
+        }
     }
 }

@@ -27,7 +27,7 @@ use crate::host::log::Level;
 use crate::host::log::news::say_of;
 use crate::host::log::rail_news::RailAt;
 use crate::host::log::stall::PEER_BYTES_MAX;
-use crate::host::machine::{HostRail, Machine, hosted};
+use crate::host::machine::Machine;
 use crate::transport::snapshot::Tick;
 
 /// Looks in a row that find the same missing, behind the first.
@@ -153,10 +153,13 @@ impl Endpoint {
     /// What a lane has carried, with what is still staged here.
     fn traffic(&self, index: u32, lane: u8) -> Option<Traffic> {
         let traffic = self.band()?.lane_traffic(self.handle_of(index), lane.into())?;
-        let staged = hosted!(&self.machine, endpoint => {
-            let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-            endpoint.rail().mixed().is_undelivered(peer)
-        }, else false);
+        let staged = match &self.machine {
+            Machine::Host(endpoint) => {
+                let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
+                endpoint.rail().is_tcp_undelivered(peer)
+            }
+            Machine::Loopback(_) => false,
+        };
         Some(Traffic { delivered: traffic.delivered && !staged, ..traffic })
     }
 
@@ -166,10 +169,13 @@ impl Endpoint {
         let lane = found.lane;
         let mut name = [0; PEER_BYTES_MAX];
         let peer = self.peer_name(index, &mut name);
-        let ends = hosted!(&self.machine, endpoint => {
-            let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-            endpoint.rail().mixed().socket(peer)
-        }, else None);
+        let ends = match &self.machine {
+            Machine::Host(endpoint) => {
+                let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
+                endpoint.rail().socket(peer)
+            }
+            Machine::Loopback(_) => None,
+        };
         let (rail, ends) = (self.lane_rail(index, lane), ends.and_then(ends_of));
         let at = RailAt { rail, lane, peer, ends, nic: "" };
         say_of(
@@ -181,10 +187,13 @@ impl Endpoint {
                 found.what
             ),
         );
-        hosted!(&mut self.machine, endpoint => {
-            let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-            endpoint.rail_mut().peer_fail(peer, DownCause::Broken(libc::EBADMSG));
-        }, else {});
+        match &mut self.machine {
+            Machine::Host(endpoint) => {
+                let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
+                endpoint.rail_mut().peer_fail(peer, DownCause::Broken(libc::EBADMSG));
+            }
+            Machine::Loopback(_) => {}
+        };
     }
 }
 

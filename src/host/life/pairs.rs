@@ -26,8 +26,7 @@ use crate::host::log::rail_news::RailAt;
 use crate::host::log::stall::PEER_BYTES_MAX;
 use crate::host::machine::Machine;
 use crate::host::shared::SetUp;
-use crate::provider::beside::{Due, Later};
-use crate::provider::port::{PortError, PortPeerError, PortRail};
+use crate::provider::rail_set::{Due, Later, PortError, PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
 use crate::provider::verbs::mtu::Packets;
 use crate::transport::{LaneJoin, LaneView};
@@ -100,30 +99,32 @@ impl Endpoint {
     /// The lanes of a connection that are queue pairs. *Cost*: control path.
     pub(in crate::host) fn pairs_of(&self, connection: Handle) -> LanePorts {
         match (&self.machine, &self.shared.set_up) {
-            (Machine::Ports(_), SetUp::Band(band)) => band.pair_ports(connection),
+            (Machine::Host(endpoint), SetUp::Band(band)) if endpoint.rail().port_count() != 0 => {
+                band.pair_ports(connection)
+            }
             _ => ([0; PORTS_MAX], 0),
         }
     }
 
     /// Whether a lane of a connection in use is a queue pair, or will be one again.
     pub(in crate::host) fn is_pair(&self, index: u32, lane: u8) -> bool {
-        let Machine::Ports(endpoint) = &self.machine else { return false };
+        let Machine::Host(endpoint) = &self.machine else { return false };
         let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-        endpoint.rail().device_of(peer).is_some()
+        endpoint.rail().port_of(peer).is_some()
     }
 
     /// What a lane of a connection in use runs over, if that is a port.
     pub(in crate::host) fn pair_rail(&self, index: u32, lane: u8) -> Option<ConnectionRail> {
-        let Machine::Ports(endpoint) = &self.machine else { return None };
+        let Machine::Host(endpoint) = &self.machine else { return None };
         let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-        let place = endpoint.rail().device_of(peer)?;
+        let place = endpoint.rail().port_of(peer)?;
         self.port_rail(place)
     }
 
     /// What a port is.
     pub(in crate::host) fn port_rail(&self, place: usize) -> Option<ConnectionRail> {
-        let Machine::Ports(endpoint) = &self.machine else { return None };
-        Some(match endpoint.rail().device(place)? {
+        let Machine::Host(endpoint) = &self.machine else { return None };
+        Some(match endpoint.rail().port(place)? {
             PortRail::Verbs(_) => ConnectionRail::Verbs,
             PortRail::Libfabric(_) => ConnectionRail::Libfabric,
             PortRail::Vendor(_) => ConnectionRail::Vendor,
@@ -133,7 +134,7 @@ impl Endpoint {
     /// A connection is in use: its queue pairs are prepared, and the peer is told.
     pub(in crate::host) fn pairs_begin(&mut self, index: u32, pairs: &LanePorts) {
         for (lane, port) in (1u8..).zip(&pairs.0[..pairs.1]) {
-            let Machine::Ports(endpoint) = &mut self.machine else { return };
+            let Machine::Host(endpoint) = &mut self.machine else { return };
             // the first of a region's keys is that of all other rails
             endpoint.lane_key_set(ConnectionIndex(index), lane, port + 1);
             self.pair_prepare(index, lane, usize::from(*port));
@@ -145,7 +146,7 @@ impl Endpoint {
     pub(in crate::host) fn pairs_look(&mut self) {
         let now = self.now();
         loop {
-            let Machine::Ports(endpoint) = &mut self.machine else { return };
+            let Machine::Host(endpoint) = &mut self.machine else { return };
             let Some((peer, place, due)) = endpoint.rail_mut().pair_due(now) else { return };
             let (index, lane) = endpoint.lane_of(peer);
             let index = index as u32;
@@ -160,14 +161,14 @@ impl Endpoint {
     #[cold]
     pub(in crate::host) fn pair_offer(&mut self, index: u32, lane: u8) {
         let now = self.now();
-        let Machine::Ports(endpoint) = &mut self.machine else { return };
+        let Machine::Host(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
         let last = endpoint.lane_view(connection, lane);
-        let Some(place) = endpoint.rail().device_of(peer) else { return };
+        let Some(place) = endpoint.rail().port_of(peer) else { return };
         let kind = self.port_rail(place);
         let wait = last.map_or(Some(Later::Missed), |last| wait_behind(kind, last));
-        let Machine::Ports(endpoint) = &mut self.machine else { return };
+        let Machine::Host(endpoint) = &mut self.machine else { return };
         let rail = endpoint.rail_mut();
         match wait {
             Some(why) => rail.pair_later(peer, place, now, why),
@@ -179,10 +180,10 @@ impl Endpoint {
     }
 
     fn pair_prepare(&mut self, index: u32, lane: u8, place: usize) {
-        let Machine::Ports(endpoint) = &mut self.machine else { return };
+        let Machine::Host(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
-        if endpoint.rail().device(place).is_some_and(PortRail::is_gone) {
+        if endpoint.rail().port(place).is_some_and(PortRail::is_gone) {
             return self.ports_tell();
         }
         if endpoint.rail().is_down(place) {
@@ -208,7 +209,7 @@ impl Endpoint {
             }
             (Err(PortPeerError::AGAIN), _) => self.pair_wait(peer, place),
             (Err(PortPeerError::GONE), _) => {
-                if !rail.device(place).is_some_and(PortRail::is_gone) {
+                if !rail.port(place).is_some_and(PortRail::is_gone) {
                     self.pair_wait(peer, place);
                 }
                 self.ports_tell();
@@ -228,7 +229,7 @@ impl Endpoint {
     /// Prepares it when its port is up, or has room.
     fn pair_wait(&mut self, peer: PeerIndex, place: usize) {
         let now = self.now();
-        if let Machine::Ports(endpoint) = &mut self.machine {
+        if let Machine::Host(endpoint) = &mut self.machine {
             endpoint.rail_mut().pair_later(peer, place, now, Later::Down);
         }
     }
@@ -236,10 +237,10 @@ impl Endpoint {
     /// Tells people of ports that went out of use, or are used again.
     #[cold]
     pub(in crate::host) fn ports_tell(&mut self) {
-        let Machine::Ports(endpoint) = &self.machine else { return };
+        let Machine::Host(endpoint) = &self.machine else { return };
         let rail = endpoint.rail();
-        for place in 0..rail.device_count() {
-            let Some(port) = rail.device(place) else { continue };
+        for place in 0..rail.port_count() {
+            let Some(port) = rail.port(place) else { continue };
             match port_news(&mut self.lanes_told.ports_lost[place], port.loss()) {
                 Some(PortNews::Lost) => say_of(
                     Level::Warning,
@@ -255,10 +256,10 @@ impl Endpoint {
 
     /// Tells people, once of each port, of a library that tells of ops that nobody posted.
     pub(in crate::host) fn strange_tell(&mut self) {
-        let Machine::Ports(endpoint) = &self.machine else { return };
+        let Machine::Host(endpoint) = &self.machine else { return };
         let rail = endpoint.rail();
-        for place in 0..rail.device_count() {
-            let Some(port) = rail.device(place).filter(|port| port.unknown() != 0) else {
+        for place in 0..rail.port_count() {
+            let Some(port) = rail.port(place).filter(|port| port.unknown() != 0) else {
                 continue;
             };
             if !core::mem::replace(&mut self.lanes_told.ports_strange[place], true) {
@@ -275,7 +276,7 @@ impl Endpoint {
     }
 
     fn pair_drop(&mut self, peer: PeerIndex) {
-        if let Machine::Ports(endpoint) = &mut self.machine {
+        if let Machine::Host(endpoint) = &mut self.machine {
             let _ = endpoint.rail_mut().peer_detach(peer);
         }
     }
@@ -285,8 +286,8 @@ impl Endpoint {
     fn refusal_tell(&mut self, place: usize, why: Option<PortPeerError>) {
         let Some(told) = self.lanes_told.ports_refusing.get_mut(place) else { return };
         let news = port_news(told, why);
-        let Machine::Ports(endpoint) = &self.machine else { return };
-        let Some(port) = endpoint.rail().device(place) else { return };
+        let Machine::Host(endpoint) = &self.machine else { return };
+        let Some(port) = endpoint.rail().port(place) else { return };
         match (news, why) {
             (Some(PortNews::Lost), Some(why)) => refusal_say(port, &why),
             (Some(PortNews::Back), _) => {
@@ -299,8 +300,8 @@ impl Endpoint {
     /// A lane stays down, and TCP carries what it would have.
     #[cold]
     fn pair_error(&mut self, place: usize, error: &PortPeerError) {
-        let Machine::Ports(endpoint) = &self.machine else { return };
-        if let Some(port) = endpoint.rail().device(place) {
+        let Machine::Host(endpoint) = &self.machine else { return };
+        if let Some(port) = endpoint.rail().port(place) {
             say_of(
                 Level::Warning,
                 format_args!("{port} gives no end of a rail ({error}); TCP is used instead"),
@@ -315,11 +316,11 @@ impl Endpoint {
         let handle = self.handle_at(index);
         let SetUp::Band(band) = &self.shared.set_up else { return };
         let theirs = band.pair_end(handle, lane.into(), lane_generation);
-        let Machine::Ports(endpoint) = &mut self.machine else { return };
+        let Machine::Host(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
         let rail = endpoint.rail_mut();
-        let Some(place) = rail.device_of(peer) else { return };
+        let Some(place) = rail.port_of(peer) else { return };
         let waits_for_port = rail.is_down(place) || theirs.is_none();
         let joined = match &theirs {
             Some(theirs) if !waits_for_port => rail.pair_connect(peer, &theirs.end),
@@ -344,7 +345,7 @@ impl Endpoint {
             }
             return;
         };
-        let ends = match (rail.device(place), &theirs.end) {
+        let ends = match (rail.port(place), &theirs.end) {
             (Some(PortRail::Verbs(port)), LaneEnd::QueuePair(hello)) => {
                 let ends = [Gid(port.gid().0).ip(), Gid(hello.gid.to_le_bytes()).ip()];
                 Some(ends.map(|ip| SocketAddr::new(ip, 0)))
@@ -378,7 +379,7 @@ impl Endpoint {
         connection: Handle,
         pairs: usize,
     ) {
-        let (Machine::Ports(endpoint), SetUp::Band(band)) = (&self.machine, &self.shared.set_up)
+        let (Machine::Host(endpoint), SetUp::Band(band)) = (&self.machine, &self.shared.set_up)
         else {
             return;
         };
@@ -391,11 +392,11 @@ impl Endpoint {
         // where none leads there, the line below has the first
         let is_alone = pairs == 0 && leading.is_none();
         for place in usize::from(is_alone)..hellos.len() {
-            if let (Some(port), Some(why)) = (endpoint.rail().device(place), why(place)) {
+            if let (Some(port), Some(why)) = (endpoint.rail().port(place), why(place)) {
                 say_of(Level::Info, format_args!("{port} is not used for {peer}: {why}"));
             }
         }
-        let (Some(port), 0) = (endpoint.rail().device(leading.unwrap_or(0)), pairs) else { return };
+        let (Some(port), 0) = (endpoint.rail().port(leading.unwrap_or(0)), pairs) else { return };
         let level = if self.lanes_told.portless { Level::Info } else { Level::Warning };
         match why(0).filter(|_| is_alone) {
             Some(why) => say_of(
@@ -421,21 +422,21 @@ impl Endpoint {
 
     /// What a port has told of an end of a lane that failed, if that is not closed yet.
     pub(in crate::host) fn pair_error_of(&self, index: u32, lane: u8) -> Option<PortError> {
-        let Machine::Ports(endpoint) = &self.machine else { return None };
+        let Machine::Host(endpoint) = &self.machine else { return None };
         endpoint.rail().error(endpoint.lane_peer(ConnectionIndex(index), lane))
     }
 
     /// How long the packets of a lane are, where both ends have told what they take.
     pub(in crate::host) fn pair_packets(&self, index: u32, lane: u8) -> Option<Packets> {
-        let Machine::Ports(endpoint) = &self.machine else { return None };
+        let Machine::Host(endpoint) = &self.machine else { return None };
         endpoint.rail().packets(endpoint.lane_peer(ConnectionIndex(index), lane))
     }
 
     /// The port of a lane, if it is on one.
     fn pair_port(&self, index: u32, lane: u8) -> Option<&PortRail<'static>> {
-        let Machine::Ports(endpoint) = &self.machine else { return None };
-        let place = endpoint.rail().device_of(endpoint.lane_peer(ConnectionIndex(index), lane))?;
-        endpoint.rail().device(place)
+        let Machine::Host(endpoint) = &self.machine else { return None };
+        let place = endpoint.rail().port_of(endpoint.lane_peer(ConnectionIndex(index), lane))?;
+        endpoint.rail().port(place)
     }
 
     /// Whether the port of a lane is of no use for good.
@@ -461,7 +462,7 @@ impl Endpoint {
     /// Looks after peers of whose ops nothing ends, and tells what ports hear of others.
     #[inline]
     pub(in crate::host) fn doubts_look(&mut self) {
-        if matches!(&self.machine, Machine::Ports(endpoint) if endpoint.rail().has_words()) {
+        if matches!(&self.machine, Machine::Host(endpoint) if endpoint.rail().has_words()) {
             self.doubts_settle();
             self.complaints_tell();
         }
@@ -472,7 +473,7 @@ impl Endpoint {
     #[inline(never)]
     fn complaints_tell(&mut self) {
         loop {
-            let Machine::Ports(endpoint) = &mut self.machine else { return };
+            let Machine::Host(endpoint) = &mut self.machine else { return };
             let Some((peer, complaint)) = endpoint.rail_mut().complaint() else { return };
             let (index, lane) = endpoint.lane_of(peer);
             let index = index as u32;
@@ -491,7 +492,7 @@ impl Endpoint {
     #[inline(never)]
     fn doubts_settle(&mut self) {
         loop {
-            let (Machine::Ports(endpoint), SetUp::Band(band)) =
+            let (Machine::Host(endpoint), SetUp::Band(band)) =
                 (&mut self.machine, &self.shared.set_up)
             else {
                 return;

@@ -44,7 +44,7 @@ impl Endpoint {
     /// The lanes of a connection in use that carry, but for its sockets.
     fn vouchers(&self, index: u32) -> impl Iterator<Item = u8> + use<> {
         let mut up = 0u8;
-        if let Machine::Ports(endpoint) = &self.machine {
+        if let Machine::Host(endpoint) = &self.machine {
             let view = |lane| endpoint.lane_view(ConnectionIndex(index), lane);
             let is_up = |lane| view(lane).is_some_and(|view| view.state == LaneState::Up);
             let lanes = (1..u8::BITS as u8).filter(|lane| is_up(*lane));
@@ -61,7 +61,7 @@ impl Endpoint {
         let in_use = known.in_use && known.generation == connection.generation;
         let mut asked = false;
         for lane in self.vouchers(index).filter(|_| in_use) {
-            if let Machine::Ports(endpoint) = &mut self.machine {
+            if let Machine::Host(endpoint) = &mut self.machine {
                 let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
                 asked |= endpoint.rail_mut().hear_begin(peer);
             }
@@ -106,7 +106,7 @@ impl Endpoint {
     /// Whether the program of a connection's peer has sent something since this was asked last, or
     /// has answered now.
     fn has_spoken(&mut self, index: u32) -> bool {
-        let Machine::Ports(endpoint) = &self.machine else { return false };
+        let Machine::Host(endpoint) = &self.machine else { return false };
         let peer = |lane| endpoint.lane_peer(ConnectionIndex(index), lane);
         let mut lanes = self.vouchers(index);
         let has_answered = lanes.any(|lane| endpoint.rail().has_answered(peer(lane)));
@@ -122,7 +122,7 @@ impl Endpoint {
         if !known.in_use || known.generation != connection.generation {
             return None;
         }
-        let Machine::Ports(endpoint) = &self.machine else { return None };
+        let Machine::Host(endpoint) = &self.machine else { return None };
         let peer = |lane| endpoint.lane_peer(ConnectionIndex(connection.index), lane);
         let heard = |lane| endpoint.rail().is_heard(peer(lane));
         self.vouchers(connection.index).filter_map(heard).reduce(|one, other| one | other)

@@ -14,7 +14,7 @@ use crate::host::choice::device::{DeviceKind, Rails};
 use crate::host::log::{self, Level};
 use crate::memory::Errno;
 use crate::provider::libfabric::sys::Code;
-use crate::provider::port::PortDomain;
+use crate::provider::rail_set::PortDomain;
 use crate::transport::limits::Limits;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;

@@ -8,7 +8,7 @@ use crate::base::units::Span;
 use crate::host::endpoint::ConnectionRail;
 use crate::host::log::Level;
 use crate::memory::Errno;
-use crate::provider::port::PortError;
+use crate::provider::rail_set::PortError;
 use crate::provider::verbs::mtu::Packets;
 use core::fmt;
 use core::net::SocketAddr;

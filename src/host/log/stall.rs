@@ -15,7 +15,7 @@ use crate::fabric::{DownCause, Provider};
 use crate::host::endpoint::{ConnectionRail, Endpoint};
 use crate::host::life::lost::Suspect;
 use crate::host::log::{Level, TEXT_BYTES_MAX, say};
-use crate::host::machine::{Machine, each, hosted};
+use crate::host::machine::{Machine, each};
 use crate::host::shared::SetUp;
 use crate::transport::snapshot::Tick;
 use crate::wire::status::{
@@ -233,15 +233,18 @@ impl Endpoint {
     fn peer_leaves(&mut self, index: u32) {
         let connection = ConnectionIndex(index);
         let lanes = self.known[index as usize].params.lanes.max(1);
-        hosted!(&mut self.machine, endpoint => {
-            if lanes > 1 {
-                endpoint.connection_gone(connection, DownCause::Closed);
-                for lane in 0..lanes {
-                    let peer = endpoint.lane_peer(connection, lane);
-                    endpoint.rail_mut().peer_fail(peer, DownCause::Unheard);
+        match &mut self.machine {
+            Machine::Host(endpoint) => {
+                if lanes > 1 {
+                    endpoint.connection_gone(connection, DownCause::Closed);
+                    for lane in 0..lanes {
+                        let peer = endpoint.lane_peer(connection, lane);
+                        endpoint.rail_mut().peer_fail(peer, DownCause::Unheard);
+                    }
                 }
             }
-        }, else {});
+            Machine::Loopback(_) => {}
+        };
     }
 
     /// Says the sentences of a connection's stalled requests.
@@ -280,7 +283,7 @@ impl Endpoint {
     /// Where both ends are ours, the other one is known.
     fn status_of_partner(&self, index: u32, tick: Tick) -> Option<StatusHello> {
         match self.machine {
-            Machine::Host(_) | Machine::Ports(_) => None,
+            Machine::Host(_) => None,
             Machine::Loopback(_) => {
                 let partner = self.known[index as usize].params.peer.connection as u32;
                 let mut said = self.status_of(partner, tick);

@@ -2,10 +2,11 @@
 
 extern crate std;
 
-use super::LOOK;
 use crate::base::units::{Instant, Span};
 use std::vec::Vec;
 
+/// How long a port that is down is left alone.
+pub(super) const LOOK: Span = Span::millis(20);
 /// How long after a queue pair came to nothing the next is prepared, doubled each time up to the
 /// longest: the kernel, and the caller with it, may look for the peer's address for a second.
 const PAUSE: Span = Span::millis(100);

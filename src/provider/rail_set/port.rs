@@ -1,22 +1,18 @@
-//! A port beside the rails of a host: of RDMA, of libfabric, or of a vendor. One choice per call;
-//! all have the same life of a peer, prepared, told to the other end, joined to that end, and
-//! fenced.
+//! A port: of RDMA, of libfabric, or of a vendor. All have the same life of a peer, prepared, told
+//! to the other end, joined to that end, and fenced.
 
-mod error;
-mod words;
-
-pub use self::error::{PortError, PortOpenError, PortPeerError};
-pub use self::words::{Complaint, Loss, LossWords};
-use super::vendor::port as vendor;
-use super::{libfabric, verbs};
+use super::port_error::{PortError, PortOpenError, PortPeerError};
+use super::port_words::{Complaint, Loss, LossWords};
 use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, Head, Line,
-    LocalSpan, Op, OpId, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
-    RemoteSpan, SentThrough,
+    Caps, CloseError, Completion, DeregisterError, Domain, OpId, Provider, RailKey, Region,
+    RegisterError,
 };
+use crate::provider::vendor::VendorDomain;
+use crate::provider::vendor::port as vendor;
+use crate::provider::{libfabric, verbs};
 use crate::wire::pair::LaneEnd;
 use core::fmt;
 use libfabric::Libfabric;
@@ -77,7 +73,7 @@ pub enum PortDomain<'m> {
     /// Of libfabric.
     Libfabric(libfabric::LibfabricDomain<'m>),
     /// Of a vendor.
-    Vendor(super::vendor::VendorDomain<'m>),
+    Vendor(VendorDomain<'m>),
 }
 
 impl PortDomain<'_> {
@@ -155,7 +151,7 @@ impl<'m> PortRail<'m> {
     ///
     /// # Safety
     /// - copies of its domain are used no more when the result is dropped;
-    /// - of a vendor: as [`super::vendor::Vendor::open`].
+    /// - of a vendor: as [`crate::provider::vendor::Vendor::open`].
     pub unsafe fn open(
         block: &mut Carver<'m>,
         limits: &PortLimits,
@@ -450,64 +446,8 @@ impl<'m> PortRail<'m> {
         }
     }
 
-    // What follows is [`Provider`]'s, without its domain.
-
     pub(super) fn caps(&self) -> Caps {
         on!(self, rail => rail.caps())
-    }
-
-    pub(super) fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
-        on!(self, rail => rail.send_payload_max(peer))
-    }
-
-    pub(super) fn sent_through(&self, peer: PeerIndex) -> SentThrough {
-        on!(self, rail => rail.sent_through(peer))
-    }
-
-    #[inline]
-    pub(super) fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
-        on!(self, rail => rail.post(op, now))
-    }
-
-    #[inline]
-    pub(super) fn post_send(
-        &mut self,
-        id: OpId,
-        peer: PeerIndex,
-        head: &Head,
-        payload: LocalSpan,
-        now: Instant,
-    ) -> Result<Posted, PostError> {
-        on!(self, rail => rail.post_send(id, peer, head, payload, now))
-    }
-
-    #[inline]
-    pub(super) fn post_line(
-        &mut self,
-        id: OpId,
-        peer: PeerIndex,
-        target: RemoteSpan,
-        line: &Line,
-        now: Instant,
-    ) -> Result<Posted, PostError> {
-        on!(self, rail => rail.post_line(id, peer, target, line, now))
-    }
-
-    pub(super) fn parts_max(&self, peer: PeerIndex) -> usize {
-        on!(self, rail => rail.parts_max(peer))
-    }
-
-    pub(super) fn post_gather(
-        &mut self,
-        gather: &Gather,
-        now: Instant,
-    ) -> Result<Posted, PostError> {
-        on!(self, rail => rail.post_gather(gather, now))
-    }
-
-    #[inline]
-    pub(super) fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
-        on!(self, rail => rail.send_now(peer, head, payload))
     }
 
     #[inline]
@@ -518,43 +458,6 @@ impl<'m> PortRail<'m> {
     #[inline]
     pub(super) fn flush(&mut self, budget: Bytes) {
         on!(self, rail => rail.flush(budget));
-    }
-
-    #[inline]
-    pub(super) fn is_leaving(&self, peer: PeerIndex) -> bool {
-        on!(self, rail => rail.is_leaving(peer))
-    }
-
-    pub(super) fn received_copy(
-        &mut self,
-        peer: PeerIndex,
-        slot: RecvSlot,
-        offset: u64,
-        to: LocalSpan,
-    ) {
-        on!(self, rail => rail.received_copy(peer, slot, offset, to));
-    }
-
-    pub(super) fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
-        on!(self, rail => rail.received_peek(peer, slot, to));
-    }
-
-    #[inline]
-    pub(super) fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
-        on!(self, rail => rail.received_release(peer, slot));
-    }
-
-    #[inline]
-    pub(super) fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
-        on!(self, rail => rail.received_take(peer, slot, to));
-    }
-
-    pub(super) fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
-        on!(self, rail => rail.peer_fail(peer, cause));
-    }
-
-    pub(super) fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
-        on!(self, rail => rail.peer_close(peer))
     }
 
     pub(super) fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {

@@ -1,6 +1,8 @@
 //! What people are told of a port, or of a peer at it.
 
-use super::{PortRail, libfabric, vendor, verbs};
+use super::port::PortRail;
+use crate::provider::vendor::port as vendor;
+use crate::provider::{libfabric, verbs};
 use core::fmt;
 
 /// Why a whole port is of no use: a code, and what is refused with it when it is opened again.

@@ -1,7 +1,8 @@
 //! What ports refuse, and what breaks them.
 
-use super::{libfabric, vendor, verbs};
 use crate::memory::Errno;
+use crate::provider::vendor::port as vendor;
+use crate::provider::{libfabric, verbs};
 use core::fmt;
 
 /// Why a port could not be opened. Nothing is left behind.
