@@ -167,6 +167,12 @@ impl<'ast> Visit<'ast> for Reader<'_> {
                     self.module.implemented.insert(last.ident.to_string());
                 }
             }
+            Item::Mod(item) if item.content.is_some() => {
+                self.here.push(item.ident.to_string());
+                syn::visit::visit_item_mod(self, item);
+                self.here.pop();
+                return;
+            }
             _ => {}
         }
         syn::visit::visit_item(self, item);
@@ -254,6 +260,13 @@ fn excesses(modules: &Crate) -> Vec<Excess> {
     for cycle in cycles(&edges).iter().filter(|cycle| cycle.len() > CYCLE_FILES_MAX) {
         let files = cycle.iter().map(|names| modules[*names].file.as_str());
         found.push(("cycle", files.min().unwrap_or_default().into(), cycle.len()));
+        if std::env::var_os("TIDY_CYCLES").is_some() {
+            for from in cycle {
+                let to = edges[from].iter().filter(|to| cycle.contains(*to));
+                let to: Vec<_> = to.map(|names| names.join("::")).collect();
+                println!("{} -> {}", from.join("::"), to.join(", "));
+            }
+        }
     }
     found
 }
@@ -357,7 +370,7 @@ mod tests {
         let mut files = vec![
             ("src/a.rs", "use crate::b::B; pub struct A;"),
             ("src/b.rs", "pub struct B; fn f() { crate::c::f() }"),
-            ("src/c.rs", "use super::d::D; pub fn f() {}"),
+            ("src/c.rs", "use super::d::D; pub fn f() {} mod g { use super::f; }"),
             ("src/d.rs", "pub struct D; #[cfg(test)] mod tests { use crate::a::A; }"),
         ];
         assert!(said(&files, "").is_empty());
