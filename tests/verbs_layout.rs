@@ -3,7 +3,7 @@
 #[path = "verbs_support/header.rs"]
 mod header;
 
-use crosstie::provider::verbs::sys::abi::FACTS;
+use crosstie::provider::verbs::sys::FACTS;
 use std::fmt::Write as _;
 use std::process::Command;
 

@@ -70,7 +70,7 @@ const _: () = assert!(offset_of!(ContextOps, post_send) == 200);
 const _: () = assert!(offset_of!(ContextOps, post_recv) == 208);
 const _: () = assert!(size_of::<Gid>() == 16);
 
-const OPS_FACTS: &[Fact] = &[
+pub(super) const OPS_FACTS: &[Fact] = &[
     Fact { expression: "sizeof(struct ibv_context_ops)", value: 256 },
     Fact { expression: "offsetof(struct ibv_context_ops, poll_cq)", value: 88 },
     Fact { expression: "offsetof(struct ibv_context_ops, req_notify_cq)", value: 96 },
@@ -560,12 +560,3 @@ impl Wc {
         dlid_path_bits: 0,
     };
 }
-
-/// Everything that a C compiler can say of the header, table by table.
-pub const FACTS: [&[Fact]; 5] = [
-    OPS_FACTS,
-    STRUCT_FACTS,
-    super::numbers::FACTS,
-    super::extended::FACTS[0],
-    super::extended::FACTS[1],
-];

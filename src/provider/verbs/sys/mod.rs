@@ -25,3 +25,7 @@ pub use objects::{
     Device, FILES_FOLDER, MemoryRegion, ProtectionDomain, QueuePair, guard_from_forks,
 };
 pub use queue::CompletionQueue;
+
+/// Everything that a C compiler can say of the header, table by table.
+pub const FACTS: [&[abi::Fact]; 5] =
+    [abi::OPS_FACTS, abi::STRUCT_FACTS, numbers::FACTS, extended::FACTS[0], extended::FACTS[1]];
