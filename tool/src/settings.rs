@@ -231,7 +231,7 @@ const LIBFABRIC: Group = Group {
         of(
             "CROSSTIE_OFI_PROVIDER",
             "that of the NIC (`efa`, `cxi`, `psm3`), if there is one and no RDMA port",
-            "a name, as `crosstie info --all` shows it; `tcp` is `net` where the library has `net`",
+            "a name, as `crosstie info --all` shows it",
             "The provider whose domains are rails beside TCP. One without a NIC, such as \
              `tcp;ofi_rxm`, is for trials.",
         ),
