@@ -202,14 +202,6 @@ impl<M: LinkMemory> Band<M> {
         self.with(CloseError::Forked, |control| control.connect_abandon(id))
     }
 
-    /// Connects by handle alone: call again with the same handle while it gives `None`. Attempts
-    /// to the same listener are told apart by nothing, so each result is one of theirs.
-    ///
-    /// *Cost*: as [`Band::connect_poll`], and a search through the slots.
-    pub fn connect(&self, handle: &[u8; HANDLE_BYTES]) -> Result<Option<Handle>, ConnectError> {
-        self.attended(Attend::of_connect, |control| control.connect(handle))
-    }
-
     /// The next connection of a listener: `None` means call again.
     pub fn accept(&self, id: ListenerId) -> Result<Option<Handle>, AcceptError> {
         self.with(AcceptError::Forked, |control| control.accept(id))
