@@ -38,7 +38,6 @@ fn keeps_every_promise(provider: &'static CStr, skips: usize) {
             println!("SKIP: {provider:?} of this version does not work within a process");
         }
         Ok(_) => passes(config, skips),
-        Err(_) if provider == c"net" => println!("SKIP: newer versions have it in `tcp`"),
         Err(why) => skip(&format!("{provider:?}: {why}")),
     }
 }
@@ -64,25 +63,16 @@ fn tcp_with_rxm_keeps_every_promise() {
     keeps_every_promise(c"tcp;ofi_rxm", SKIPS + NO_ADDS);
 }
 
-/// By itself where it has shared endpoints, which in 1.17 it has not: there it is `net`.
+/// By itself where it has endpoints that peers share, which in 1.17 it has not: there it is under
+/// `ofi_rxm`.
 #[test]
 fn tcp_keeps_every_promise() {
     keeps_every_promise(c"tcp", SKIPS + NO_ADDS);
 }
 
 #[test]
-fn sockets_keep_every_promise() {
-    keeps_every_promise(c"sockets", SKIPS);
-}
-
-#[test]
 fn shm_keeps_every_promise() {
     keeps_every_promise(c"shm", SKIPS + UNORDERED);
-}
-
-#[test]
-fn udp_with_rxd_keeps_every_promise() {
-    keeps_every_promise(c"udp;ofi_rxd", SKIPS);
 }
 
 /// In the guest of tests/vm, whose devices are soft-RoCE.
@@ -92,11 +82,6 @@ fn verbs_with_rxm_keeps_every_promise() {
         return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
     }
     keeps_every_promise(c"verbs;ofi_rxm", SKIPS + UNORDERED + NO_ADDS);
-}
-
-#[test]
-fn net_keeps_every_promise() {
-    keeps_every_promise(c"net", SKIPS + NO_ADDS);
 }
 
 #[test]

@@ -67,10 +67,12 @@ fn ranks_that_both_connect_first_do_not_wait_for_each_other() {
     let (at_b, handle_b) = b.band.listen().unwrap();
     let (handle_a, handle_b) = (handle_a.encode(), handle_b.encode());
     // neither calls accept before its own connect has ended; the calls cross
+    let pending_b = a.band.connect_begin(&handle_b).unwrap();
+    let pending_a = b.band.connect_begin(&handle_a).unwrap();
     let (mut to_b, mut to_a) = (None, None);
     until("crossing connects", || {
-        to_b = to_b.or_else(|| a.band.connect(&handle_b).unwrap());
-        to_a = to_a.or_else(|| b.band.connect(&handle_a).unwrap());
+        to_b = to_b.or_else(|| a.band.connect_poll(pending_b).unwrap());
+        to_a = to_a.or_else(|| b.band.connect_poll(pending_a).unwrap());
         (to_b.is_some() && to_a.is_some()).then_some(())
     });
     until("accept at a", || a.band.accept(at_a).unwrap());

@@ -159,9 +159,9 @@ fn connector(version: &Path, change: impl Fn(Vec<u8>, Option<usize>) -> Vec<u8>)
     }
 }
 
-/// Those of an endpoint that wants shared memory and TCP in one connection.
+/// Those of an endpoint that has shared memory, and TCP with several lanes.
 fn both_rails() -> Limits {
-    Limits { rails: RAIL_SHM | RAIL_TCP | RAIL_TOGETHER, lanes: 4, ..Limits::tcp() }
+    Limits { rails: RAIL_SHM | RAIL_TCP, lanes: 4, ..Limits::tcp() }
 }
 
 fn connector_to(

@@ -1,5 +1,5 @@
-//! What the first connection over libfabric's TCP costs: alone in its process, because the memory
-//! that it takes is that of the process.
+//! What the first connection over libfabric's shared memory costs: alone in its process, because
+//! the memory that it takes is that of the process.
 
 mod libfabric_support;
 
@@ -52,15 +52,15 @@ fn spent() -> Duration {
 }
 
 #[test]
-fn first_connection_over_tcp_takes_at_most_20_mb() {
+fn first_connection_over_shm_takes_at_most_20_mb() {
     if std::env::var_os(WHICH).is_some() {
         return;
     }
     let (start, before) = (Instant::now(), spent());
-    let found = survey(&Config { provider: Some(c"tcp"), ..Config::DEFAULT });
+    let found = survey(&Config { provider: Some(c"shm"), ..Config::DEFAULT });
     let (loaded, load_spent) = (start.elapsed(), spent() - before);
     let (memory, before) = (resident_kib(), spent());
-    let Some((mut child, mut end)) = join("tcp") else { return };
+    let Some((mut child, mut end)) = join("shm") else { return };
     let start = Instant::now();
     send(&mut end);
     message(&mut end);

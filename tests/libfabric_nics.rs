@@ -14,7 +14,9 @@ use crosstie::provider::libfabric::settings::Settings;
 use crosstie::provider::libfabric::survey::{Survey, survey};
 use crosstie::provider::libfabric::{Config, Libfabric, Limits, OpenError, bytes};
 use crosstie::provider::rail_set::PortOpenError;
-use libfabric_support::{LIMITS, Layout, OTHER, PEER, World, register, strict, strict_config};
+use libfabric_support::{
+    LIMITS, Layout, OTHER, PEER, World, register, skip, strict, strict_config,
+};
 use std::ffi::CStr;
 use std::time::Duration;
 
@@ -98,7 +100,7 @@ fn address_stays_as_long_as_an_op_to_it_is_under_way() {
 /// first.
 #[test]
 fn domain_that_is_named_is_the_one_that_is_opened() {
-    for provider in [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"udp;ofi_rxd"] {
+    for provider in [c"tcp", c"tcp;ofi_rxm"] {
         let config = Config { provider: Some(provider), ..Config::DEFAULT };
         // what it opens by itself, and the one that every host has
         let Ok(first) = World::open(&config) else { continue };
@@ -113,6 +115,23 @@ fn domain_that_is_named_is_the_one_that_is_opened() {
         let config = Config { domain: Some(c"eth77"), ..config };
         assert_eq!(World::open(&config).err(), Some(OpenError::NoOffer), "{provider:?}");
     }
+}
+
+#[test]
+fn providers_of_software_that_nobody_deploys_are_refused_by_name() {
+    for provider in [c"net", c"sockets", c"udp", c"udp;ofi_rxd"] {
+        match World::open(&Config { provider: Some(provider), ..Config::DEFAULT }) {
+            Ok(_) => panic!("{provider:?} was taken"),
+            Err(OpenError::Library(why)) => return skip(&why.to_string()),
+            Err(OpenError::NoOffer) => println!("SKIP: this libfabric has no {provider:?}"),
+            Err(why) => assert_eq!(why, OpenError::Software, "{provider:?}"),
+        }
+    }
+    let found = survey(&Config::DEFAULT).unwrap();
+    let names: Vec<_> = found.offers.iter().map(|offer| offer.provider.as_str()).collect();
+    assert!(!names.iter().any(|it| ["net", "sockets", "udp"].contains(it)), "{names:?}");
+    let text = OpenError::Software.to_string();
+    assert!(text.contains("net, sockets and udp") && text.contains("tcp;ofi_rxm"), "{text}");
 }
 
 /// Without an event queue the process would end (`efa`).

@@ -67,7 +67,7 @@ fn is_fenced_behind_an_outage(cause: DownCause, ends_after: Duration, end: fn(&m
         return;
     }
     own_network().expect("a network of our own");
-    let Some((mut child, mut end)) = join_with("net", BYTES) else { return };
+    let Some((mut child, mut end)) = join_with("tcp;ofi_rxm", BYTES) else { return };
     // another peer uses the endpoint, which is not closed for want of any
     let own = end.rail.peer_prepare(PeerIndex(1), 0x1111_1111).expect("an end");
     end.rail.peer_connect(PeerIndex(1), &own).expect("a peer");

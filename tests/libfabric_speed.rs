@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PROVIDERS: [&str; 3] = ["tcp;ofi_rxm", "net", "shm"];
+const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "shm"];
 const ROUNDS: usize = 5_000;
 /// What is written, and how often in a window.
 const WRITES: [(usize, usize); 7] = [

@@ -51,11 +51,11 @@ fn any_thread_calls_where_the_library_is_safe() {
     takes_turns(c"strict", Callers::All);
 }
 
-/// `net` of 1.17 takes registrations out of its tree without a lock: "key not available", or a
+/// `tcp` of 1.17 takes registrations out of its tree without a lock: "key not available", or a
 /// search without end, in one of twenty runs over the real one.
 #[test]
 fn all_calls_take_turns_where_the_library_has_no_lock_at_its_registrations() {
-    takes_turns(c"net", Callers::OneAtRegistrations);
+    takes_turns(c"tcp", Callers::OneAtRegistrations);
 }
 
 /// `FI_THREAD_COMPLETION`, with registrations that are bound to the endpoint.

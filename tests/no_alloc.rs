@@ -8,7 +8,6 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::connect::Ending;
 use crosstie::fabric::MemoryKind;
-use crosstie::host::endpoint::ConnectionRail;
 use crosstie::host::{ConnectError, ListenError};
 use crosstie::transport::RequestError;
 use host_support::roles::{self, Process};
@@ -42,10 +41,6 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const INSIDE: &str = "NO_ALLOC_INSIDE";
-/// Shared memory and TCP in one connection.
-const TOGETHER: &str = "shm+tcp";
-/// Whether that is what the environment says.
-static BOTH_RAILS: AtomicBool = AtomicBool::new(false);
 const LONG: usize = 1 << 20;
 const SIZES: [usize; 9] = [0, 1, 8, 25, 4096, 8192, 8193, 100_000, LONG];
 const ROUNDS: usize = 60;
@@ -62,14 +57,9 @@ fn main() {
         (Place::Private, "1", rails.as_str()),
         (Place::Private, "0", &rails),
         (Place::Shared, "1", &rails),
-        (Place::Private, "1", TOGETHER),
     ] {
         host_support::set("CROSSTIE_KERNEL_COPY", kernel_copy);
         host_support::set("CROSSTIE_RAILS", rails);
-        BOTH_RAILS.store(rails == TOGETHER, Ordering::Relaxed);
-        if rails == TOGETHER {
-            host_support::set("CROSSTIE_SOCKET_IFNAME", "=lo");
-        }
         let counted = life(place);
         assert_eq!(counted, 0, "{place:?}, kernel copies {kernel_copy}, {rails}: allocated");
     }
@@ -237,9 +227,6 @@ fn set_up(a: &mut Node, b: &mut Node) {
 /// Every size, alone, grouped, unexpected and in crowds, both ways; and the calls beside.
 fn messages(a: &mut Node, b: &mut Node, from: &Memory, into: &Memory) {
     let (to_b, to_a) = joined(a, b);
-    if BOTH_RAILS.load(Ordering::Relaxed) {
-        assert_eq!(a.connection_rail(to_b), Some(ConnectionRail::Together));
-    }
     for round in 0..ROUNDS {
         for size in SIZES {
             one(a, b, (to_b, to_a), (from, into), size, round % 2 == 0);

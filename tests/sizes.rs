@@ -231,7 +231,7 @@ fn documented() -> Vec<(String, usize)> {
             ("10000 connections", of(10_000).bytes()),
             ("reserve of 1 connection over TCP", tcp::peer_reserve_bytes(1)),
             ("reserve of 10000 connections over TCP", 10_000 * tcp::peer_reserve_bytes(1)),
-            ("reserve of 1 rail beside TCP", taken::PEER_RESERVE_BYTES),
+            ("reserve of 1 connection that pushes", taken::PEER_RESERVE_BYTES),
             ("pinned for 1 peer over verbs", verbs::peer_reserve_bytes(verbs::PAYLOAD_BYTES_MAX)),
             (
                 "reserved for 1 peer over libfabric",

@@ -159,7 +159,7 @@ fn everything_of_a_roce_port_is_read() {
     assert_eq!(device.guid, "0c42:a103:0064:2b1c");
     assert_eq!(device.pci, Some(tree.0.join(function)));
     assert_eq!(device.file.as_deref(), Some("uverbs3"));
-    assert!(!device.is_virtual());
+    assert_eq!(device.physical, None);
     let [port] = device.ports.as_slice() else { panic!("{device:?}") };
     assert_eq!((port.number, port.state, port.layer), (1, PortState::Active, LinkLayer::Ethernet));
     assert_eq!((port.physical.as_str(), port.speed_mbit_s, port.pkeys), ("LinkUp", 100_000, 2));
@@ -239,7 +239,7 @@ fn functions_of_one_card_are_told_from_others() {
     }
     let devices = tree.survey();
     assert_eq!(names(&devices), ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"]);
-    let is_virtual: Vec<bool> = devices.iter().map(Device::is_virtual).collect();
+    let is_virtual: Vec<bool> = devices.iter().map(|device| device.physical.is_some()).collect();
     assert_eq!(is_virtual, [false, false, true, true, true, false]);
     assert_eq!(chip_ports(&devices, true), [0, 1, 2, 3, 4, 0]);
     assert_eq!(chip_ports(&devices, false), [0, 1, 2, 0, 0, 0]);

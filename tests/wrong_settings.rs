@@ -114,7 +114,11 @@ const WRONG: &[(&str, &[&str], &str)] = &[
         "it may have 60 bytes at most",
     ),
     ("CROSSTIE_ALLOW_UIDS", &["root", "1000,"], "no user's number"),
-    ("CROSSTIE_RAILS", &["smh", "shm,", ",", "shm;tcp", "shm,,tcp", "efa"], "there are shm, verbs"),
+    (
+        "CROSSTIE_RAILS",
+        &["smh", "shm,", ",", "shm;tcp", "shm,,tcp", "shm+tcp", "efa"],
+        "there are shm, verbs",
+    ),
     ("CROSSTIE_RAILS_REQUIRED", &["efa", "verbs;tcp", "shm+tcp"], "there are shm, verbs"),
     ("CROSSTIE_SOCKET_IFNAME", &["eth0,^lo", "lo,=eth0", "^lo,^eth", "^", "lo,,eth0"], "^ or ="),
     ("CROSSTIE_TCP_RAILS", &["0", "9", "two"], "from 1 to 8"),

@@ -247,9 +247,6 @@
 // Rail of a connection: TCP.
 #define XTIE_RAIL_TCP 3
 
-// Rail of a connection: shared memory as rail 0, TCP as all others (CROSSTIE_RAILS=shm+tcp).
-#define XTIE_RAIL_SHARED_MEMORY_AND_TCP 4
-
 // Rail of a connection: RDMA ports; of a connection it says that TCP is rail 0, their reserve.
 #define XTIE_RAIL_VERBS 5
 

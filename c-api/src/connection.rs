@@ -202,8 +202,7 @@ pub const XTIE_RAIL_SHARED_MEMORY: u32 = 1;
 pub const XTIE_RAIL_LOOPBACK: u32 = 2;
 /// Rail of a connection: TCP.
 pub const XTIE_RAIL_TCP: u32 = 3;
-/// Rail of a connection: shared memory as rail 0, TCP as all others (CROSSTIE_RAILS=shm+tcp).
-pub const XTIE_RAIL_SHARED_MEMORY_AND_TCP: u32 = 4;
+// 4 is retired: it stood for shared memory and TCP in one connection.
 /// Rail of a connection: RDMA ports; of a connection it says that TCP is rail 0, their reserve.
 pub const XTIE_RAIL_VERBS: u32 = 5;
 /// Rail of a connection: NICs that libfabric reaches; of a connection likewise.
@@ -234,7 +233,6 @@ pub unsafe extern "C" fn xtie_connection_rail(
             Some(ConnectionRail::Verbs) => XTIE_RAIL_VERBS,
             Some(ConnectionRail::Libfabric) => XTIE_RAIL_LIBFABRIC,
             Some(ConnectionRail::Vendor) => XTIE_RAIL_VENDOR,
-            Some(ConnectionRail::Together) => XTIE_RAIL_SHARED_MEMORY_AND_TCP,
             None => return entered.fail(&XTIE_ERR_CONNECTION),
         };
         // SAFETY: not null, and the caller's to be written.

@@ -1,8 +1,8 @@
 //! What an endpoint has done, as counts.
 
 use crate::connection::{
-    XTIE_RAIL_LIBFABRIC, XTIE_RAIL_LOOPBACK, XTIE_RAIL_SHARED_MEMORY,
-    XTIE_RAIL_SHARED_MEMORY_AND_TCP, XTIE_RAIL_TCP, XTIE_RAIL_VENDOR, XTIE_RAIL_VERBS,
+    XTIE_RAIL_LIBFABRIC, XTIE_RAIL_LOOPBACK, XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP,
+    XTIE_RAIL_VENDOR, XTIE_RAIL_VERBS,
 };
 use crate::errors::Ended;
 use crate::guard;
@@ -204,7 +204,6 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
                 ConnectionRail::Verbs => XTIE_RAIL_VERBS,
                 ConnectionRail::Libfabric => XTIE_RAIL_LIBFABRIC,
                 ConnectionRail::Vendor => XTIE_RAIL_VENDOR,
-                ConnectionRail::Together => XTIE_RAIL_SHARED_MEMORY_AND_TCP,
             },
             bytes: view.stats.bytes,
             stripes: view.stats.stripes,

@@ -177,7 +177,6 @@ impl<M: LinkMemory> Control<M> {
     pub fn slot_release(&mut self, index: u32) {
         debug_assert!(self.connections[index as usize].phase != Phase::Free);
         self.owe_nothing(index);
-        self.keyed -= u32::from(self.connections[index as usize].keyed.is_some());
         self.streams_close(index);
         self.connection_phase(index, Phase::Free);
         self.connections[index as usize] = Connection::FREE;

@@ -17,7 +17,6 @@ use super::os::{self, Kick, Poller, Ready};
 use super::pairs::{self, PairEnd, PairPorts};
 use super::status::Watch;
 use super::stream::Traffic;
-use super::together::rails_sound;
 use super::trust::Trust;
 use super::vouch::Vouch;
 use crate::base::descriptor::Headroom;
@@ -50,8 +49,7 @@ pub struct BandConfig {
     /// Our host's number; `None`: what the kernel says. Processes with one number are of one host.
     pub node_id: Option<u64>,
     /// `RAIL_` bits: what may be used at all. Without `RAIL_SHM` nobody is answered on this host
-    /// but over the network; without `RAIL_TCP` nothing touches the network. `RAIL_TOGETHER` counts
-    /// beside both, where connections may have a second lane.
+    /// but over the network; without `RAIL_TCP` nothing touches the network.
     pub rails: u32,
     /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`]: our wish
     /// when we connect, our limit when we listen.
@@ -155,7 +153,6 @@ impl<M: LinkMemory> Band<M> {
         memory: M,
     ) -> Result<Band<M>, OpenError> {
         let system = |error| OpenError::of(&error);
-        config.rails = rails_sound(config.rails, config.lanes_max);
         config.rails = pairs::rails_sound(config.rails, config.lanes_max, config.ports.count);
         address::sweep(&config.shm_dir);
         let headroom = Headroom::new(descriptors(&config, tables.generations.len()));
@@ -203,14 +200,6 @@ impl<M: LinkMemory> Band<M> {
     /// never handed out if nobody has accepted it yet.
     pub fn connect_abandon(&self, id: PendingId) -> Result<(), CloseError> {
         self.with(CloseError::Forked, |control| control.connect_abandon(id))
-    }
-
-    /// Connects by handle alone: call again with the same handle while it gives `None`. Attempts
-    /// to the same listener are told apart by nothing, so each result is one of theirs.
-    ///
-    /// *Cost*: as [`Band::connect_poll`], and a search through the slots.
-    pub fn connect(&self, handle: &[u8; HANDLE_BYTES]) -> Result<Option<Handle>, ConnectError> {
-        self.attended(Attend::of_connect, |control| control.connect(handle))
     }
 
     /// The next connection of a listener: `None` means call again.

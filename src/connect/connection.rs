@@ -69,8 +69,6 @@ pub(super) struct Connection {
     pub stalled: bool,
     /// The stream that asks for the connection has come.
     pub streams_asked: bool,
-    /// The endpoint and listener that its caller goes on asking for by handle.
-    pub keyed: Option<(u128, u64)>,
     /// The peer's user does not have it yet, and it is not for ours before.
     pub untaken: bool,
     /// Nobody has accepted it yet.
@@ -125,7 +123,6 @@ impl Connection {
         stalls: [Stall::NONE; STREAMS_MAX],
         stalled: false,
         streams_asked: false,
-        keyed: None,
         untaken: false,
         queued: false,
         handed: false,

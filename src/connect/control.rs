@@ -125,8 +125,6 @@ pub(super) struct Control<M: LinkMemory> {
     /// What peers try to read, and where it stands.
     pub probe: Box<AtomicU64>,
     pub counters: BandCounters,
-    /// Attempts made by handle alone, so that the common case of none needs no search.
-    pub keyed: u32,
     /// When somebody must look at deadlines, backlogs and graves again; never before.
     pub next_look: Instant,
     /// When we had time for the silences of peers last, and when we must have some again.
@@ -210,7 +208,6 @@ impl<M: LinkMemory> Control<M> {
             rings_bytes,
             probe: Box::new(AtomicU64::new(os::random().map_err(system)? as u64)),
             counters: BandCounters::default(),
-            keyed: 0,
             next_look: Instant(u64::MAX),
             looked: Instant(0),
             hearing_next: Instant(u64::MAX),

@@ -134,7 +134,7 @@ impl<M: LinkMemory> Control<M> {
         link.entry.waits = Waits::Nothing;
         (link.arena, link.peer_arena, link.arena_bytes) = (None, None, 0);
         (link.heap, link.doorbell) = (None, None);
-        (link.together, link.copies, link.features) = (false, false, 0);
+        (link.copies, link.features) = (false, 0);
         (link.peer.pid, link.pid) = (0, 0);
         self.dial_remote(index)
     }

@@ -121,7 +121,6 @@ impl<M: LinkMemory> Control<M> {
         connection.rings_offset = hello.rings_offset;
         connection.peer = *hello;
         self.link_join(index, link);
-        self.together_admit(index);
         Ok(index)
     }
 
@@ -143,7 +142,6 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         connection.peer = *hello;
         connection.lanes = connection.lanes.min(hello.data_rails.clamp(1, 255) as u8);
-        self.together_accepted(index);
         self.pairs_accepted(index);
         let connection = &mut self.connections[index as usize];
         if connection.abandoned {
@@ -314,13 +312,11 @@ impl<M: LinkMemory> Control<M> {
         if side == Side::Connector && lanes > 1 && pairs == 0 && !self.lanes.is_empty() {
             let first = self.lane_place(index, 0) as usize;
             let of = &self.lanes[first..first + usize::from(lanes)];
-            let from = usize::from(rail == Rail::Shm);
-            peer.tried = Tried::of(of[from..].iter().filter_map(|l| l.path.to.or(link.remote)));
+            peer.tried = Tried::of(of.iter().filter_map(|l| l.path.to.or(link.remote)));
         }
         (self.config.note)(Note::Connected { peer, rail, lanes, pairs, side });
         let (theirs, ours) = (connection.peer.features, self.config.template.features);
-        let has_sockets = rail == Rail::Tcp || lanes > 1;
-        if has_sockets && ours & CONNECT_SUMS_WANTED != 0 && theirs & CONNECT_SUMS == 0 {
+        if rail == Rail::Tcp && ours & CONNECT_SUMS_WANTED != 0 && theirs & CONNECT_SUMS == 0 {
             (self.config.note)(Note::Unchecked(link.named()));
         }
     }

@@ -47,8 +47,8 @@ impl<M: LinkMemory> Control<M> {
             rails: self.config.rails,
             streams: link.streams,
             lanes: match link.rail {
-                Rail::Shm if !self.wants_together() => 0,
-                Rail::Shm | Rail::Tcp => self.config.lanes_max,
+                Rail::Shm => 0,
+                Rail::Tcp => self.config.lanes_max,
             },
             ..LinkHello::ZERO
         };
@@ -295,9 +295,7 @@ impl<M: LinkMemory> Control<M> {
         let reply = Frame::LinkReply(self.hello_of(index));
         if let Err(error) = self.watch(index).and_then(|()| self.send_hello(index, &reply)) {
             self.link_ended(index, Ending::of(&error));
-            return;
         }
-        self.together_say(index, hello);
     }
 
     /// Whether a `LinkHello` means us, and may.
@@ -336,7 +334,6 @@ impl<M: LinkMemory> Control<M> {
         if link.rail == Rail::Tcp {
             link.lanes = self.config.lanes_max.min(hello.lanes.max(1));
         }
-        self.together_take(index, hello);
         self.ports_take(index, hello.rails);
         Ok(())
     }
@@ -394,7 +391,6 @@ impl<M: LinkMemory> Control<M> {
         self.link_phase(index, LinkPhase::Ready);
         self.counters.links += 1;
         self.hearing_start(index);
-        self.together_note(index, hello);
         if self.links[index as usize].is_askable() {
             self.ask_all(index);
         }

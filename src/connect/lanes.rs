@@ -18,7 +18,7 @@ extern crate std;
 use super::connection::Phase;
 use super::control::Control;
 use super::error::CloseError;
-use super::event::{BandEvent, Rail, STREAMS_MAX, Side};
+use super::event::{BandEvent, STREAMS_MAX, Side};
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
 use super::plan::Path;
@@ -199,10 +199,6 @@ impl<M: LinkMemory> Control<M> {
         if self.is_pair(index, lane) {
             return Err(CloseError::Stale);
         }
-        if lane == 0 && self.links[connection.link as usize].rail == Rail::Shm {
-            // rings are used once
-            return Err(CloseError::Stale);
-        }
         if self.lane(index, lane).state != LaneState::Held {
             return Ok(());
         }
@@ -227,10 +223,7 @@ impl<M: LinkMemory> Control<M> {
         let Some(index) = self.met_find(link, hello.connection) else { return };
         let connection = &self.connections[index as usize];
         let (count, lane) = (connection.stream_count, u32::from(hello.lane));
-        // rings are used once
-        let rings = lane == 0 && self.links[link as usize].rail == Rail::Shm;
         let fits = connection.phase == Phase::Open
-            && !rings
             && !connection.closed_here
             && !connection.peer_closed
             && u32::from(count) == hello.streams

@@ -124,8 +124,6 @@ pub(super) struct Link<M: LinkMemory> {
     pub streams: u32,
     /// Most lanes of each connection.
     pub lanes: u32,
-    /// On one host: both sides want TCP beside shared memory.
-    pub together: bool,
     /// Both sides have ports of a kind.
     pub has_ports: bool,
     /// The peer has said its ports.
@@ -196,7 +194,6 @@ impl<M: LinkMemory> Link<M> {
             peer_nonce: 0,
             streams: 0,
             lanes: 1,
-            together: false,
             has_ports: false,
             ported: false,
             addressed: false,
@@ -243,7 +240,7 @@ impl<M: LinkMemory> Link<M> {
 
     /// Whether its connections have, or may have, data streams.
     pub fn has_streams(&self) -> bool {
-        self.together || self.rail == Rail::Tcp
+        self.rail == Rail::Tcp
     }
 
     /// Whether its connections have a peer, with a socket or for now without.

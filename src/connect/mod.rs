@@ -38,7 +38,6 @@
 //! - A link is one socket on one path. It may be lost and come back while other lanes work
 //!   ([`outage`], [`resume`]).
 //! - A lane whose interface loses its carrier is given up at once ([`carrier`]).
-//! - Within a host, lanes over TCP may join a connection over shared memory ([`mod@together`]).
 //!
 //! # Reuse
 //!
@@ -107,7 +106,6 @@ mod streams;
 mod table;
 mod teardown;
 pub mod text_door;
-mod together;
 mod tried;
 mod trust;
 mod vouch;
@@ -132,7 +130,6 @@ pub use report::{ReportEntry, reports};
 pub use requests::handle_error;
 pub use status::Watch;
 pub use stream::{Traffic, ends_of};
-pub use together::Apart;
 pub use tried::Tried;
 pub use trust::{Trust, USERS_NAMED_MAX, UserCause, Users, overflow_user};
 pub use vouch::Vouch;

@@ -5,7 +5,6 @@ use super::error::KeyCause;
 use super::event::{Rail, Side};
 use super::interfaces::InterfaceName;
 use super::peer::Peer;
-use super::together::Apart;
 use super::tried::Tried;
 use super::trust::UserCause;
 use crate::base::units::Span;
@@ -101,14 +100,6 @@ pub enum Note {
         peer: Peer,
         /// The other.
         over: InterfaceName,
-    },
-    /// Shared memory and TCP would have been used together, and are not; once per link, or
-    /// connection.
-    Apart {
-        /// With whom.
-        peer: Peer,
-        /// Why.
-        why: Apart,
     },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),

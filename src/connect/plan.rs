@@ -12,7 +12,7 @@
 
 use super::interfaces::{ip_of, is_common_subnet};
 use crate::wire::RAILS_MAX;
-use crate::wire::hello::{ADDRESSES_MAX, AddressHello, AddressList};
+use crate::wire::hello::{ADDRESSES_MAX, AddressList};
 use core::net::{IpAddr, SocketAddr};
 
 /// The way of one lane.
@@ -177,36 +177,12 @@ pub(super) fn plan(ends: &Ends<'_>, wish: u32, limit: u32) -> Plan {
     Plan { count, paths }
 }
 
-/// The lanes of a connection of one host over shared memory and TCP: behind the first, which needs
-/// no way, as many as `wish` says, or, when that is 0, as addresses can be used, and one at least;
-/// `limit` at most, all together. `None`: the peer answers at no address.
-pub(super) fn plan_beside(
-    ours: &AddressList,
-    theirs: &AddressList,
-    wish: u32,
-    limit: u32,
-) -> Option<Plan> {
-    let answering = || theirs.as_slice().iter().filter(|hello| hello.port != 0);
-    // an address that both have is in both's network, whatever each of them may see besides
-    let shared =
-        |hello: &&AddressHello| ours.as_slice().iter().any(|our| ip_of(our) == ip_of(hello));
-    let first = answering().find(shared).or_else(|| answering().next())?;
-    let to = SocketAddr::new(ip_of(first)?, first.port);
-    let ends = Ends { ours, theirs, from: None, to, same_host: true };
-    let over = plan(&ends, wish, limit.saturating_sub(1).max(1));
-    let mut beside = Plan { count: over.count + 1, paths: [Path::OF_LINK; RAILS_MAX] };
-    beside.count = beside.count.min(RAILS_MAX);
-    for (path, of_tcp) in beside.paths[1..beside.count].iter_mut().zip(over.paths) {
-        *path = Path { to: of_tcp.to.or(Some(to)), ..of_tcp };
-    }
-    Some(beside)
-}
-
 #[cfg(test)]
 mod tests {
     extern crate std;
 
     use super::*;
+    use crate::wire::hello::AddressHello;
     use std::string::{String, ToString};
     use std::vec::Vec;
 
@@ -359,40 +335,6 @@ mod tests {
         let four = ways_of("10.0.0.1/24 10.0.0.3/24", "10.0.0.2/24 10.0.0.4/24", false, 4, 8);
         let rest = "10.0.0.1>10.0.0.4:7 10.0.0.3>10.0.0.2:9";
         assert_eq!(four, std::format!("link 10.0.0.3>10.0.0.4:7 {rest}"));
-    }
-
-    fn beside(ours: &str, theirs: &str, wish: u32, limit: u32) -> String {
-        let (ours, theirs) = (list(ours, 0), list(theirs, 7));
-        let Some(plan) = plan_beside(&ours, &theirs, wish, limit) else { return "none".into() };
-        assert_eq!(plan.paths[0], Path::OF_LINK);
-        let text = |path: &Path| match (path.from, path.to) {
-            (Some(from), Some(to)) => std::format!("{from}>{to}"),
-            (None, Some(to)) => std::format!(">{to}"),
-            (_, None) => "link".to_string(),
-        };
-        plan.paths[1..plan.count].iter().map(text).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn beside_shared_memory_there_is_one_lane_at_least() {
-        let one = "10.0.0.1/24";
-        assert_eq!(beside(one, one, 0, 2), ">10.0.0.1:7");
-        assert_eq!(beside(one, one, 3, 2), ">10.0.0.1:7");
-        assert_eq!(beside(one, "10.9.0.1/24 10.0.0.1/24", 0, 2), ">10.0.0.1:7");
-        // another network namespace of the same host
-        assert_eq!(beside(one, "10.9.0.1/24", 0, 2), ">10.9.0.1:7");
-        assert_eq!(beside(one, "", 0, 2), "none");
-        assert_eq!(plan_beside(&list(one, 0), &list(one, 0), 0, 2), None);
-    }
-
-    #[test]
-    fn beside_shared_memory_each_address_has_a_lane_and_a_wish_counts_these() {
-        let two = "10.0.0.1/24 10.0.1.1/24";
-        assert_eq!(beside(two, two, 0, 8), ">10.0.0.1:7 10.0.1.1>10.0.1.1:7");
-        assert_eq!(beside(two, two, 1, 8), ">10.0.0.1:7");
-        let three = beside("127.0.0.1/8", "127.0.0.1/8", 3, 8);
-        assert_eq!(three.split(' ').count(), 3);
-        assert_eq!(beside(two, two, 8, 8).split(' ').count(), RAILS_MAX - 1);
     }
 
     #[test]

@@ -264,45 +264,6 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// The attempt that the same caller began with the same handle, if one is under way.
-    pub fn pending_to(&self, bytes: &[u8; HANDLE_BYTES]) -> Option<PendingId> {
-        let handle = ListenHandle::decode(bytes).ok()?;
-        let of_caller = |connection: &super::connection::Connection| {
-            connection.keyed == Some((handle.endpoint_id, handle.listener))
-                && !connection.closed_here
-        };
-        let index = self.connections.iter().position(of_caller)? as u32;
-        Some(PendingId(self.connections[index as usize].handle(index)))
-    }
-
-    /// Connects by handle alone: begins, or goes on with, the attempt to that listener.
-    pub fn connect(&mut self, bytes: &[u8; HANDLE_BYTES]) -> Result<Option<Handle>, ConnectError> {
-        let known = if self.keyed > 0 { self.pending_to(bytes) } else { None };
-        let id = match known {
-            Some(id) => id,
-            None => {
-                let id = self.connect_begin(bytes)?;
-                let handle =
-                    ListenHandle::decode(bytes).map_err(|_| ConnectError::HandleCorrupt)?;
-                let key = (handle.endpoint_id, handle.listener);
-                self.connections[id.0.index as usize].keyed = Some(key);
-                self.keyed += 1;
-                id
-            }
-        };
-        let result = self.connect_poll(id);
-        if matches!(result, Ok(Some(_))) {
-            self.unkey(id.0.index);
-        }
-        result
-    }
-
-    /// The caller has what it asked for: its next connect to that listener is a new one.
-    fn unkey(&mut self, index: u32) {
-        let connection = &mut self.connections[index as usize];
-        self.keyed -= u32::from(connection.keyed.take().is_some());
-    }
-
     /// Closes an established connection.
     pub fn connection_close(&mut self, handle: Handle) -> Result<(), CloseError> {
         let index = self.live(handle).ok_or(CloseError::Stale)?;

@@ -27,7 +27,6 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         connection.arena_slot = slot;
         connection.rings_offset = offset;
-        self.together_plan(index);
         let arena = self.links[link as usize].arena.as_ref().expect("a link that stands");
         let template = &self.config.template;
         let rings = (template.send_ring_bytes, template.write_ring_bytes);

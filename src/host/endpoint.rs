@@ -111,8 +111,6 @@ pub enum ConnectionRail {
     Tcp,
     /// The endpoint itself.
     Loopback,
-    /// Shared memory, as rail 0, and sockets, as all others.
-    Together,
     /// RDMA ports; of a connection, with sockets as rail 0, which is their reserve.
     Verbs,
     /// NICs that libfabric reaches; of a connection likewise.
@@ -435,7 +433,6 @@ impl Endpoint {
         match (&self.machine, known.params.rail) {
             _ if known.generation != connection.generation => None,
             (Machine::Loopback(_), _) => Some(ConnectionRail::Loopback),
-            (_, Rail::Shm) if known.params.lanes > 1 => Some(ConnectionRail::Together),
             (_, Rail::Shm) => Some(ConnectionRail::Shm),
             (_, Rail::Tcp) => {
                 let (places, count) = self.pairs_of(connection);

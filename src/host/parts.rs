@@ -288,7 +288,7 @@ impl Parts {
         // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
         // keeps the heap until after the machine is gone (`close`).
         let mut rail = unsafe { RailSet::open(block, &set, span, tcp) }?;
-        if network.rails.together || (network.rails.shm && self.options.push) {
+        if network.rails.shm && self.options.push {
             rail.lanes_reserve()?;
         }
         let threads = self.environment.shm_threads.unwrap_or(self.options.shm_threads);

@@ -399,14 +399,6 @@ impl Shared {
         }
     }
 
-    /// The live handle of the connection with this number; `None`: it is closed.
-    pub fn connection_at(&self, index: u32) -> Option<Handle> {
-        // acquire: pairs with [connection-generation] of the side band
-        let generation = self.generations.get(index as usize)?.load(Ordering::Acquire);
-        let handle = Handle { index, generation };
-        self.is_live(handle).then_some(handle)
-    }
-
     /// Whether a connection's handle is live. *Cost*: one load.
     #[inline]
     pub fn is_live(&self, connection: Handle) -> bool {

@@ -11,11 +11,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 use std::vec::Vec;
 
-/// Address space that [`SharedHeap::create`] asks for unless told otherwise. Only address space:
-/// pages are allocated with each [`SharedHeap::allocate`].
-pub const RESERVE_BYTES_DEFAULT: usize = 64 << 30;
-/// Allocations that may live at a time unless told otherwise.
-pub const ALLOCATIONS_MAX_DEFAULT: usize = 1024;
 /// Less than this is not worth having; [`SharedHeap::create`] gives up below.
 const RESERVE_BYTES_MIN: usize = 1 << 20;
 /// More than any process can address (x86-64 with five levels has 2^56 bytes); what is asked for

@@ -32,9 +32,7 @@ pub const FEATURE_MEMBARRIER: u64 = 0x4;
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.
 pub const RAIL_TCP: u32 = 0x2;
-/// Both in one connection, where the link runs over shared memory (W8.13).
-pub const RAIL_TOGETHER: u32 = 0x4;
-/// RDMA ports beside TCP, for further lanes of a connection (W8.14).
+/// RDMA ports beside TCP, for further lanes of a connection (W8.14). Bit 0x4 is retired (W8.13).
 pub const RAIL_VERBS: u32 = 0x8;
 /// Ports of libfabric beside TCP, likewise (W8.14).
 pub const RAIL_LIBFABRIC: u32 = 0x10;

@@ -63,7 +63,6 @@ impl End {
         let block = Box::leak(Box::new(HeapBlock::new(bytes(&LIMITS))));
         let mut rail = match Libfabric::open(&mut block.carver(), &LIMITS, &config) {
             Ok(rail) => rail,
-            Err(_) if provider.starts_with("net") => return None, // newer versions have it in `tcp`
             Err(why) => {
                 skip(&format!("{provider}: {why}"));
                 return None;

@@ -269,8 +269,7 @@ impl World {
         let of = |provider| {
             World::open_with(&Config { provider: Some(provider), ..Config::DEFAULT }, limits).ok()
         };
-        // newer versions have the one in the other
-        let world = [c"net", c"tcp"].into_iter().find_map(of);
+        let world = [c"tcp;ofi_rxm", c"tcp"].into_iter().find_map(of);
         if world.is_none() {
             skip("no endpoint of sockets that peers share");
         }

@@ -48,7 +48,7 @@ static const struct kind kinds[] = {
     {"strict-length", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LIES_ABOUT_LENGTH},
     {"strict-regrets", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, OVERRUNS | REGRETS},
     /* as libfabric 1.17 has it */
-    {"net", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_A_TIME},
+    {"tcp", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_A_TIME},
     /* one thread at a time at a queue and its endpoints, or at all */
     {"strict-completion", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
      ONE_AT_QUEUE},

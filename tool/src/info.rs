@@ -276,9 +276,9 @@ fn left(allowed: Rails) -> String {
 fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
         DeviceKind::Host => {
-            let rails = "two rails, of which each peer takes one: shm (the receiver pulls)";
-            let both = "CROSSTIE_RAILS=shm+tcp: both in one connection within a host, pushed";
-            return format!("{rails}, and tcp (the sender pushes); {both}");
+            return "two rails, of which each peer takes one: shm (the receiver pulls), and tcp \
+                    (the sender pushes)"
+                .into();
         }
         DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
         DeviceKind::Tcp => ("tcp, the sender pushes", Syscalls::PerBatch),

@@ -220,17 +220,17 @@ mod tests {
         let provider = Some(c"none-such".into());
         let libfabric = Settings { provider, ..Settings::default() };
         let environment = Environment { libfabric, ..Environment::default() };
-        for why in [NoNic::NoProvider("it has net".into()), NoNic::NoDomain("it has net".into())] {
+        for why in [NoNic::NoProvider("it has tcp".into()), NoNic::NoDomain("it has tcp".into())] {
             let nics = Err(why);
             let used = chosen(&nics, &environment.libfabric);
-            assert!(used.starts_with("none: ") && used.ends_with("; it has net"), "{used}");
+            assert!(used.starts_with("none: ") && used.ends_with("; it has tcp"), "{used}");
             assert!(not_there(&nics, &environment, &survey).is_none());
         }
     }
 
     fn nic(domain: &str, network: &str) -> Nic {
         Nic {
-            provider: c"net".into(),
+            provider: c"tcp".into(),
             domain: CString::new(domain).unwrap(),
             network: 1,
             network_name: network.into(),
@@ -246,7 +246,7 @@ mod tests {
         let text = chosen(&Ok(nics.collect()), &Settings::default());
         let end = "eth6 (network a); an endpoint uses 7 ports at most, and leaves out eth7 \
                    (network a), eth8 (network a)";
-        assert!(text.starts_with("net over eth0 (network a), eth1 ("), "{text}");
+        assert!(text.starts_with("tcp over eth0 (network a), eth1 ("), "{text}");
         assert!(text.ends_with(end), "{text}");
     }
 

@@ -90,7 +90,6 @@ fn why_not(address: &InterfaceAddress, choice: &str) -> String {
 
 fn allowed(settings: &Environment) -> String {
     let names = match (settings.rails.shm, settings.rails.tcp) {
-        (true, true) if settings.rails.together => "shm and tcp, on this host both at once",
         (true, true) => "shm and tcp",
         (true, false) => "shm alone",
         (false, true) => "tcp alone",
@@ -449,13 +448,6 @@ fn chosen(rails: Rails, own: bool, tcp: bool, over: &Ways, node_id: Option<u64>)
     let id = node_id.map(|id| format!(", {id:016x}")).unwrap_or_default();
     let tcp = rails.tcp && tcp;
     match (own, rails.shm, tcp) {
-        (true, true, true) if rails.together => {
-            let both = "rail 0 shm, rail 1 and those behind it tcp";
-            format!(
-                "{both}{over}: the peer is on this host; shm alone when its CROSSTIE_RAILS has no \
-                 shm+tcp, tcp when nobody answers there, as from another container"
-            )
-        }
         (true, true, true) => "shm: the peer is on this host; tcp when nobody answers there, as \
                                from another container"
             .into(),
@@ -585,11 +577,7 @@ mod tests {
             let text = chosen(rails(false, true), false, true, &ways, None);
             assert!(text.starts_with(wanted), "{text}");
         }
-        let together = Rails { together: true, ..Rails::ALL };
-        let text = chosen(together, true, true, &eth0, None);
-        let wanted = "rail 0 shm, rail 1 and those behind it tcp, over eth0: ";
-        assert!(text.starts_with(wanted), "{text}");
-        assert!(chosen(together, true, false, &Ways::default(), None).starts_with("shm: "));
-        assert!(chosen(together, false, true, &Ways::default(), None).starts_with("tcp: "));
+        assert!(chosen(Rails::ALL, true, false, &Ways::default(), None).starts_with("shm: "));
+        assert!(chosen(Rails::ALL, false, true, &Ways::default(), None).starts_with("tcp: "));
     }
 }

@@ -66,14 +66,12 @@ const RAILS: Group = Group {
         of(
             "CROSSTIE_RAILS",
             "`shm,verbs,libfabric,vendor,tcp`",
-            "some of these names, with commas between them, or `shm+tcp`",
+            "some of these names, with commas between them",
             "The rails that the devices host0, shm0 and tcp0 may use. `shm` reaches peers of this \
              host, `tcp` all peers. `verbs` (RDMA ports), `libfabric` (NICs) and `vendor` (rails \
              that the program brings) have `tcp` as their backup, also where it is not named. \
              When this variable is not set, `libfabric` serves only NICs that nothing else \
-             reaches. shm0 does not open without `shm`, nor tcp0 without `tcp`. `shm+tcp` puts \
-             both into each connection of host0 with a peer of this host that has this setting \
-             too: rail 0 is shared memory, the others are TCP (`rails_max` of 2 or more).",
+             reaches. shm0 does not open without `shm`, nor tcp0 without `tcp`.",
         ),
         of(
             "CROSSTIE_RAILS_REQUIRED",
@@ -99,7 +97,7 @@ const RAILS: Group = Group {
             "1 to 8",
             "TCP rails of each connection that this side makes, up to the smaller `rails_max` of \
              both sides. While one works, no message is lost. Several on one interface are \
-             several sockets. With `shm+tcp` there is one less.",
+             several sockets.",
         ),
         of(
             "CROSSTIE_CHECKSUM",
@@ -231,7 +229,7 @@ const LIBFABRIC: Group = Group {
         of(
             "CROSSTIE_OFI_PROVIDER",
             "that of the NIC (`efa`, `cxi`, `psm3`), if there is one and no RDMA port",
-            "a name, as `crosstie info --all` shows it; `tcp` is `net` where the library has `net`",
+            "a name, as `crosstie info --all` shows it",
             "The provider whose domains are rails beside TCP. One without a NIC, such as \
              `tcp;ofi_rxm`, is for trials.",
         ),

@@ -414,10 +414,12 @@ fn info_says_of_a_provider_that_is_not_there_in_one_line() {
     }
     let words = "none: there is no provider none-such that can carry a rail";
     assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
-    let both = [("CROSSTIE_OFI_PROVIDER", "sockets"), ("CROSSTIE_OFI_DOMAINS", "none-such")];
+    let (said, _) = lines(&[("CROSSTIE_OFI_PROVIDER", "sockets")]);
+    let words = "sockets: libfabric's software providers net, sockets and udp are not used";
+    assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+    let both = [("CROSSTIE_OFI_PROVIDER", "tcp"), ("CROSSTIE_OFI_DOMAINS", "none-such")];
     let (said, _) = lines(&both);
-    let words =
-        "none: no domain of CROSSTIE_OFI_DOMAINS=none-such is there; libfabric has sockets over";
+    let words = "none: no domain of CROSSTIE_OFI_DOMAINS=none-such is there; libfabric has tcp";
     assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
 }
 

@@ -38,7 +38,7 @@ impl DeviceKind {
     /// The rails that it may use at most; `CROSSTIE_RAILS` chooses among them.
     pub const fn rails(self) -> Rails {
         match self {
-            DeviceKind::Host => Rails { together: true, ..Rails::ALL },
+            DeviceKind::Host => Rails::ALL,
             DeviceKind::Loopback => Rails::NONE,
             DeviceKind::SharedMemory => Rails { shm: true, ..Rails::NONE },
             DeviceKind::Tcp => Rails { tcp: true, ..Rails::NONE },
@@ -60,24 +60,16 @@ pub struct Rails {
     pub libfabric: bool,
     /// Rails of vendors that the program brings, likewise.
     pub vendor: bool,
-    /// Shared memory and sockets in one connection, with peers of this host.
-    pub together: bool,
 }
 
 impl Rails {
     /// All, of which each connection takes one.
     pub const ALL: Rails =
-        Rails { shm: true, tcp: true, verbs: true, libfabric: true, vendor: true, together: false };
+        Rails { shm: true, tcp: true, verbs: true, libfabric: true, vendor: true };
 
     /// None.
-    pub const NONE: Rails = Rails {
-        shm: false,
-        tcp: false,
-        verbs: false,
-        libfabric: false,
-        vendor: false,
-        together: false,
-    };
+    pub const NONE: Rails =
+        Rails { shm: false, tcp: false, verbs: false, libfabric: false, vendor: false };
 
     /// Those of both sets.
     pub const fn and(self, other: Rails) -> Rails {
@@ -87,7 +79,6 @@ impl Rails {
             verbs: self.verbs && other.verbs,
             libfabric: self.libfabric && other.libfabric,
             vendor: self.vendor && other.vendor,
-            together: self.together && other.together,
         }
     }
 
@@ -105,11 +96,11 @@ impl Rails {
 
     /// Whether all rails of another set are among them.
     pub const fn has(self, other: Rails) -> bool {
-        let Rails { shm, tcp, verbs, libfabric, vendor, together: _ } = other.without(self);
+        let Rails { shm, tcp, verbs, libfabric, vendor } = other.without(self);
         !(shm || tcp || verbs || libfabric || vendor)
     }
 
-    /// Those that another set has not, without what is both.
+    /// Those that another set has not.
     pub const fn without(self, other: Rails) -> Rails {
         Rails {
             shm: self.shm && !other.shm,
@@ -117,11 +108,10 @@ impl Rails {
             verbs: self.verbs && !other.verbs,
             libfabric: self.libfabric && !other.libfabric,
             vendor: self.vendor && !other.vendor,
-            together: false,
         }
     }
 
-    /// Their names, without what is both.
+    /// Their names.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let names = [
             (self.shm, "shm"),
@@ -143,12 +133,11 @@ impl core::fmt::Display for Rails {
     /// As `CROSSTIE_RAILS` says it.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let names = [
-            (self.shm && self.tcp && self.together, "shm+tcp"),
-            (self.shm && !(self.tcp && self.together), "shm"),
+            (self.shm, "shm"),
             (self.tcp && self.verbs, "verbs"),
             (self.tcp && self.libfabric, "libfabric"),
             (self.tcp && self.vendor, "vendor"),
-            (self.tcp && !(self.shm && self.together), "tcp"),
+            (self.tcp, "tcp"),
             (self.is_empty(), "none"),
         ];
         let mut names = names.into_iter().filter(|(has, _)| *has).map(|(_, name)| name);

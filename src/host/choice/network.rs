@@ -18,7 +18,7 @@ use crate::host::log::{Level, say, say_once};
 use crate::memory::{CpuSet, probe};
 use crate::provider::tcp;
 use crate::wire::hello::{
-    AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VENDOR, RAIL_VERBS,
+    AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_VENDOR, RAIL_VERBS,
 };
 use std::format;
 use std::string::String;
@@ -69,17 +69,12 @@ impl Network {
         environment: &Environment,
         vendor: Vec<VendorRail>,
     ) -> Result<Network, OpenError> {
-        let mut allowed = options.device.rails().and(environment.rails);
+        let allowed = options.device.rails().and(environment.rails);
         if allowed.is_empty() {
             return Err(OpenError::Rails);
         }
         // before anything is said of what is done without
         required_allowed(options.device, environment)?;
-        if allowed.together && options.limits.rails_max < 2 {
-            let text = "CROSSTIE_RAILS=shm+tcp is ignored: it wants rails_max of 2 or more";
-            say_once(Level::Warning, text);
-            allowed.together = false;
-        }
         // asked of peers on this host, too
         let key = key(environment)?;
         let mut network = Network {
@@ -207,11 +202,10 @@ impl Network {
     pub(in crate::host) fn rail_bits(&self) -> u32 {
         let shm = if self.rails.shm { RAIL_SHM } else { 0 };
         let tcp = if self.rails.tcp { RAIL_TCP } else { 0 };
-        let together = if self.rails.together { RAIL_TOGETHER } else { 0 };
         let verbs = if self.rails.verbs { RAIL_VERBS } else { 0 };
         let libfabric = if self.rails.libfabric { RAIL_LIBFABRIC } else { 0 };
         let vendor = if self.rails.vendor { RAIL_VENDOR } else { 0 };
-        shm | tcp | together | verbs | libfabric | vendor
+        shm | tcp | verbs | libfabric | vendor
     }
 
     /// Where the kernel refuses what shared memory needs, peers of this host take TCP, if that is
@@ -233,7 +227,7 @@ impl Network {
              calls does (seccomp, of a container or a service){then}"
         );
         say_once(Level::Warning, &text);
-        (self.rails.shm, self.rails.together) = (false, false);
+        self.rails.shm = false;
         Ok(())
     }
 
@@ -262,7 +256,7 @@ impl Network {
             return Err(OpenError::Interface);
         }
         say(Level::Warning, &format!("{why}: other hosts cannot be reached"));
-        (self.rails.tcp, self.rails.together) = (false, false);
+        self.rails.tcp = false;
         self.without_interface = true;
         Ok(())
     }

@@ -96,8 +96,6 @@ impl<'v> Reader<'v> {
 
 /// What a list of rails is made of.
 const RAIL_NAMES: &str = "there are shm, verbs, libfabric, vendor and tcp";
-/// What a list of those that may be used has beside.
-const RAIL_NAMES_MORE: &str = ", and shm+tcp for both in one connection";
 
 /// The rails of a list.
 pub(in crate::host) fn rails(text: &str) -> Result<Rails, String> {
@@ -110,11 +108,8 @@ pub(in crate::host) fn rails(text: &str) -> Result<Rails, String> {
             "verbs" => (rails.verbs, rails.tcp) = (true, true),
             "libfabric" => (rails.libfabric, rails.tcp) = (true, true),
             "vendor" => (rails.vendor, rails.tcp) = (true, true),
-            "shm+tcp" | "tcp+shm" => {
-                (rails.shm, rails.tcp, rails.together) = (true, true, true);
-            }
-            "" => return Err(format!("a name is missing; {RAIL_NAMES}{RAIL_NAMES_MORE}")),
-            _ => return Err(format!("there is no rail {name}; {RAIL_NAMES}{RAIL_NAMES_MORE}")),
+            "" => return Err(format!("a name is missing; {RAIL_NAMES}")),
+            _ => return Err(format!("there is no rail {name}; {RAIL_NAMES}")),
         }
     }
     Ok(rails)
@@ -194,10 +189,7 @@ mod tests {
         let libfabric = Rails { libfabric: true, tcp: true, ..Rails::NONE };
         assert_eq!(rails("libfabric"), Ok(libfabric), "and so has libfabric");
         assert_eq!(rails("tcp"), Ok(Rails { tcp: true, ..Rails::NONE }));
-        let together = Rails { together: true, ..hosts };
-        for text in ["shm+tcp", "tcp, shm+tcp", "Shm+TCP,shm"] {
-            assert_eq!(rails(text), Ok(together), "{text}");
-        }
+        assert!(rails("shm+tcp").unwrap_err().contains("there is no rail shm+tcp"));
         assert!(rails("tcp,ofi").unwrap_err().contains("there are shm, verbs, libfabric"));
         assert_eq!(rails("TCP,Shm"), Ok(hosts));
         for empty in [",", "shm,", ",tcp", "shm,,tcp"] {

@@ -42,7 +42,7 @@ pub(in crate::host) fn host_use(
     }
 }
 
-/// Through shared memory: pulled where that is all there is, else as the first of several lanes.
+/// Through shared memory.
 fn shm_use(
     endpoint: &mut transport::Endpoint<'static, RailSet<'static>>,
     index: u32,
@@ -50,9 +50,8 @@ fn shm_use(
 ) -> Result<(), SubmitError> {
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
-    let lanes = u32::from(params.lanes).clamp(1, endpoint.limits().rails_max) as u8;
-    let pull = lanes == 1 && !has(params, CONNECT_PUSH);
-    // both sides have looked at this before they agreed on lanes over TCP, or on pushing
+    let pull = !has(params, CONNECT_PUSH);
+    // both sides have looked at this before they agreed on pushing
     if !pull && params.peer.groups_max != endpoint.limits().groups_max() {
         return Err(broken);
     }
@@ -101,9 +100,8 @@ fn shm_use(
             .min(if pull { Bytes(u64::MAX) } else { options::TAKEN_BYTES_MAX }),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
-        lanes,
-        // a rail of sockets beside rings costs the processor that both live on
-        reserve: !1,
+        lanes: 1,
+        reserve: 0,
         probed: has(params, CONNECT_PROBED),
         reads_runs: has(params, CONNECT_RUNS),
         reads_filled: has(params, CONNECT_FILLED),

@@ -294,8 +294,8 @@ impl Endpoint {
         }
         match (&self.machine, self.known[index as usize].params.rail) {
             (Machine::Loopback(_), _) => ConnectionRail::Loopback,
-            (_, Rail::Shm) if lane == 0 => ConnectionRail::Shm,
-            (_, _) => ConnectionRail::Tcp,
+            (_, Rail::Shm) => ConnectionRail::Shm,
+            (_, Rail::Tcp) => ConnectionRail::Tcp,
         }
     }
 
@@ -432,7 +432,6 @@ impl Endpoint {
                 is_ended && self.lanes_up(connection) == 0
             }
             ConnectionRail::Shm
-            | ConnectionRail::Together
             | ConnectionRail::Loopback
             | ConnectionRail::Verbs
             | ConnectionRail::Vendor => false,

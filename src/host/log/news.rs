@@ -7,7 +7,7 @@ use super::silence;
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
 use crate::connect::{
-    Apart, ConnectError, DialCause, KeyCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
+    ConnectError, DialCause, KeyCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
 };
 use crate::fabric::RegisterError;
 use crate::host::choice::device::{DeviceKind, Rails};
@@ -15,7 +15,6 @@ use crate::host::log::{self, Level};
 use crate::memory::Errno;
 use crate::provider::libfabric::sys::Code;
 use crate::provider::rail_set::PortDomain;
-use crate::transport::limits::Limits;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
@@ -90,7 +89,6 @@ pub(in crate::host) fn note(note: Note) {
             format_args!("the side-band link to {peer} is back, after {} ms", lost.0 / 1_000_000),
         ),
         Note::Spare { peer, over } => spare(&peer, over.as_str()),
-        Note::Apart { peer, why } => apart(&peer, why),
         Note::Descriptors(limit) => turned_away(&ConnectError::Descriptors(limit)),
         Note::Memory => turned_away(&ConnectError::Memory),
         Note::SharedRefused(code) => shared_refused(code),
@@ -200,38 +198,6 @@ fn spare(peer: &Peer, over: &str) {
     say_of(Level::Info, text);
 }
 
-/// Shared memory alone, where one side would have had TCP beside it.
-fn apart(peer: &Peer, why: Apart) {
-    match why {
-        Apart::There => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} has no CROSSTIE_RAILS=shm+tcp (or rails_max of 1), and this side has: shm \
-                 alone connects both"
-            ),
-        ),
-        Apart::Here => say_of(
-            Level::Info,
-            format_args!(
-                "{peer} has CROSSTIE_RAILS=shm+tcp, and this side has not: shm alone connects both"
-            ),
-        ),
-        Apart::Requests { ours, theirs } => say_of(
-            Level::Warning,
-            format_args!(
-                "requests_max differs: {ours}{} here, {theirs}{} at {peer}; CROSSTIE_RAILS=shm+tcp \
-                 wants 32 on both sides, or on neither: shm alone connects both",
-                Limits::or_more(ours),
-                Limits::or_more(theirs),
-            ),
-        ),
-        Apart::Address => say_of(
-            Level::Warning,
-            format_args!("{peer} answers at no address: shm alone connects both"),
-        ),
-    }
-}
-
 /// Says a sentence that is put together on the stack.
 pub(in crate::host) fn say_of(level: Level, text: fmt::Arguments<'_>) {
     say_by(log::say, level, text);
@@ -255,7 +221,6 @@ fn tell(note: Note) {
         Note::Connected { peer, rail, lanes, pairs, side } => {
             let rail = match rail {
                 Rail::Tcp if pairs != 0 => "ports and tcp",
-                Rail::Shm if lanes > 1 => "shm and tcp",
                 Rail::Shm => "shm",
                 Rail::Tcp => "tcp",
             };
@@ -288,7 +253,6 @@ fn tell(note: Note) {
         | Note::LinkLost { .. }
         | Note::LinkBack { .. }
         | Note::Spare { .. }
-        | Note::Apart { .. }
         | Note::Descriptors(_)
         | Note::Memory
         | Note::SharedRefused(_) => {}
@@ -441,9 +405,6 @@ impl fmt::Display for Own<'_> {
                 _ => ", ",
             };
             write!(f, "{before}{name}")?;
-        }
-        if count == 2 && rails.together {
-            f.write_str(", together on this host")?;
         }
         for (at, ip) in self.addresses.as_slice().iter().filter_map(ip_of).enumerate() {
             write!(f, "{}{ip}", if at == 0 { ", addresses " } else { ", " })?;

@@ -36,7 +36,6 @@ impl fmt::Display for RailAt<'_> {
             ConnectionRail::Shm => "shm",
             ConnectionRail::Tcp => "tcp",
             ConnectionRail::Loopback => "loopback",
-            ConnectionRail::Together => "shm and tcp",
             ConnectionRail::Verbs => "verbs",
             ConnectionRail::Libfabric => "libfabric",
             ConnectionRail::Vendor => "vendor",
@@ -97,9 +96,7 @@ impl fmt::Display for Loss {
         match (self.silent.0 / 1_000_000, self.code) {
             _ if self.is_told() => self.error.map_or(Ok(()), |error| error.fmt(f))?,
             (0, 0) => f.write_str(match self.rail {
-                ConnectionRail::Tcp | ConnectionRail::Together => {
-                    "its stream ended, or the peer gave it up"
-                }
+                ConnectionRail::Tcp => "its stream ended, or the peer gave it up",
                 ConnectionRail::Vendor => {
                     "the provider failed it without a code, or the peer gave it up"
                 }

@@ -192,7 +192,6 @@ impl Endpoint {
                 ConnectionRail::Shm => said.status.lanes_shm |= 1 << lane,
                 ConnectionRail::Tcp => said.status.lanes_tcp |= 1 << lane,
                 ConnectionRail::Loopback
-                | ConnectionRail::Together
                 | ConnectionRail::Verbs
                 | ConnectionRail::Libfabric
                 | ConnectionRail::Vendor => {}

@@ -175,8 +175,6 @@ impl NoNic {
 /// provider is to be found also where the kernel shows no NIC of one.
 pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>, NoNic> {
     let wanted = match &settings.provider {
-        // as `offer::choose` has it: what is `tcp` in newer versions is `net` in 1.17
-        Some(provider) if provider.as_c_str() == c"tcp" => std::vec![c"net", c"tcp"],
         Some(provider) => std::vec![provider.as_c_str()],
         None if asked => NICS.iter().map(|(provider, _)| *provider).collect(),
         None => nic_providers(sysfs),
@@ -312,30 +310,30 @@ mod tests {
     /// `crosstie info` said of a provider whose domains are others that it is not there.
     #[test]
     fn what_is_not_there_is_named_as_what_it_is() {
-        let provider = Some(c"net".to_owned());
+        let provider = Some(c"psm3".to_owned());
         let asked = Settings { provider, ..Settings::default() };
-        let said = NoNic::NoProvider("libfabric has sockets".into()).words(&asked);
+        let said = NoNic::NoProvider("libfabric has shm".into()).words(&asked);
         assert_eq!(
             said,
-            "there is no provider net that can carry a rail (CROSSTIE_OFI_PROVIDER); \
-             libfabric has sockets"
+            "there is no provider psm3 that can carry a rail (CROSSTIE_OFI_PROVIDER); \
+             libfabric has shm"
         );
         let asked = Settings { domains: vec![c"eth9".to_owned(), c"eth8".to_owned()], ..asked };
-        let said = NoNic::NoDomain("libfabric has net over lo".into()).words(&asked);
+        let said = NoNic::NoDomain("libfabric has tcp over lo".into()).words(&asked);
         let text =
-            "no domain of CROSSTIE_OFI_DOMAINS=eth9,eth8 is there; libfabric has net over lo";
+            "no domain of CROSSTIE_OFI_DOMAINS=eth9,eth8 is there; libfabric has tcp over lo";
         assert_eq!(said, text);
-        let said = NoNic::NoProvider("libfabric has net".into()).words(&Settings::default());
-        assert!(said.starts_with("no provider of a NIC; libfabric has net"), "{said}");
+        let said = NoNic::NoProvider("libfabric has tcp".into()).words(&Settings::default());
+        assert!(said.starts_with("no provider of a NIC; libfabric has tcp"), "{said}");
     }
 
     #[test]
     fn networks_differ_by_provider_and_name() {
         let of = |provider: &str| nics_of(&offer(provider, &TWO), &Settings::default());
-        let (tcp, net) = (of("tcp;ofi_rxm"), of("net"));
+        let (tcp, psm3) = (of("tcp;ofi_rxm"), of("psm3"));
         assert_eq!(tcp[0].network, of("tcp;ofi_rxm")[0].network);
         assert_ne!(tcp[0].network, tcp[1].network);
-        assert_ne!(tcp[0].network, net[0].network);
+        assert_ne!(tcp[0].network, psm3[0].network);
         let reaches = |provider, minor| reaches_own(provider, version(1, minor));
         assert!(!reaches(c"cxi", 22) && !reaches(c"efa", 20) && reaches(c"efa", 21));
         assert!(reaches(c"tcp", 17) && tcp[0].reaches_own);

@@ -99,16 +99,16 @@ impl Libfabric<'_> {
     /// to two minutes behind an outage; what comes for a connection that is no more is refused by
     /// our own kernel.
     ///
-    /// `-FI_EAGAIN` counts as a refusal, whatever it is for. `net` and `tcp` say it of a peer to
-    /// which no connection stands, and have no queue that fills up; `tcp;ofi_rxm` says it of such a
-    /// peer, and when the buffers of the whole endpoint are taken; `sockets` when the ring of all
-    /// its ops is full. The call has no other code, and fi_msg(3) calls the reasons "varied";
-    /// `fi_tx_size_left`, which said how much room there is, is deprecated, and `ofi_rxm` does not
-    /// have it (`-FI_ENOSYS`). Nor do our own books say: a message that was injected takes room
-    /// until nobody knows when, without a completion. And that another peer's message is taken next
-    /// says nothing of the one before, because calls that are refused move on what is under way. So
-    /// with a full queue a peer may be held for one to which the library has no connection, if
-    /// nothing of ours is under way to its address and its kernel refuses connections meanwhile.
+    /// `-FI_EAGAIN` counts as a refusal, whatever it is for. `tcp` says it of a peer to which no
+    /// connection stands, and has no queue that fills up; `tcp;ofi_rxm` says it of such a peer, and
+    /// when the buffers of the whole endpoint are taken. The call has no other code, and fi_msg(3)
+    /// calls the reasons "varied"; `fi_tx_size_left`, which said how much room there is, is
+    /// deprecated, and `ofi_rxm` does not have it (`-FI_ENOSYS`). Nor do our own books say: a
+    /// message that was injected takes room until nobody knows when, without a completion. And that
+    /// another peer's message is taken next says nothing of the one before, because calls that are
+    /// refused move on what is under way. So with a full queue a peer may be held for one to which
+    /// the library has no connection, if nothing of ours is under way to its address and its kernel
+    /// refuses connections meanwhile.
     pub(super) fn has_no_connection(&self, index: usize) -> bool {
         let address = self.peers[index].address;
         let is_over = |it: &Sent| matches!(it.used, Use::Free | Use::WordDue);

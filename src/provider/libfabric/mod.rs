@@ -170,6 +170,8 @@ pub enum OpenError {
     Library(LoadError),
     /// No provider offers what a rail needs, under the names that were asked for.
     NoOffer,
+    /// The provider is one of software that is refused.
+    Software,
     /// The provider lacks this.
     Lacks(&'static str),
     /// The provider wants something of us that we do not do: of what kind, and its bits.
@@ -196,6 +198,10 @@ impl fmt::Display for OpenError {
             OpenError::NoOffer => f.write_str(
                 "no libfabric provider of that name offers reliable endpoints with messages, \
                  writes and confirmed delivery",
+            ),
+            OpenError::Software => f.write_str(
+                "libfabric's software providers net, sockets and udp are not used; for trials \
+                 there are tcp;ofi_rxm and shm",
             ),
             OpenError::Lacks(what) => write!(f, "the libfabric provider lacks {what}"),
             OpenError::Wants(what, bits) => {

@@ -37,6 +37,10 @@ const ORDERS: u64 = n::ORDER_RAR
     | n::ORDER_SAW
     | n::ORDER_SAS;
 
+/// Providers of software that are refused, also under `ofi_rxm` or `ofi_rxd`: nobody deploys them,
+/// and each has faults of its own.
+const REFUSED: [&[u8]; 3] = [b"net", b"sockets", b"udp"];
+
 /// What an offer means for us.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Traits {
@@ -131,12 +135,11 @@ fn callers(threading: i32, provider: &CStr, version: u32) -> Callers {
     }
 }
 
-/// `net`, later called `tcp`, says before 1.19 that any thread may call, and takes registrations
-/// out of its tree while others look into it: they miss what is there, or look without end.
+/// `tcp` says before 1.19 that any thread may call, and takes registrations out of its tree while
+/// others look into it: they miss what is there, or look without end.
 fn ends_unlocked(provider: &CStr, version: u32) -> bool {
     let name = provider.to_bytes();
-    let name = name.strip_suffix(b";ofi_rxm").unwrap_or(name);
-    version < n::version(1, 19) && (name == b"net" || name == b"tcp")
+    version < n::version(1, 19) && name.strip_suffix(b";ofi_rxm").unwrap_or(name) == b"tcp"
 }
 
 /// Hints for what every rail needs. Which threads may call is for the library to say.
@@ -213,29 +216,11 @@ fn fitting(library: &Library, hints: &Info, config: &Config) -> Result<Option<In
     Ok(None)
 }
 
-/// Chooses an offer: the first of the provider that was asked for.
-///
-/// Who asks for `tcp` of 1.17 gets `net`, which is what newer versions call `tcp`: their own has no
-/// shared endpoints, and with `ofi_rxm` on top of it an endpoint costs 70 MB and 40 ms.
+/// The first offer of the provider that is asked for. Atomics are taken where they are to be had
+/// without losing the order of everything else, as they are not of `tcp;ofi_rxm`; and not of
+/// `ofi_rxm` at all, which makes them of messages, and for them keeps keys in a table that refuses
+/// memory which overlaps other memory of the same registration cache (`verbs;ofi_rxm` of 1.17).
 pub fn choose(
-    library: &Library,
-    config: &Config,
-    limits: &Limits,
-) -> Result<(Info, Traits), OpenError> {
-    if config.provider == Some(c"tcp") {
-        let newer = Config { provider: Some(c"net"), ..*config };
-        if let Ok(found) = choose_of(library, &newer, limits) {
-            return Ok(found);
-        }
-    }
-    choose_of(library, config, limits)
-}
-
-/// The first offer of a provider. Atomics are taken where they are to be had without losing the
-/// order of everything else, as they are not of `tcp;ofi_rxm`; and not of `ofi_rxm` at all, which
-/// makes them of messages, and for them keeps keys in a table that refuses memory which overlaps
-/// other memory of the same registration cache (`verbs;ofi_rxm` of 1.17).
-fn choose_of(
     library: &Library,
     config: &Config,
     limits: &Limits,
@@ -293,11 +278,11 @@ fn fits(raw: &InfoRaw, config: &Config) -> bool {
     if is_other_network(raw) {
         return false;
     }
-    // hints name it, too, but some providers offer all that they have (`tcp`, `sockets` of 1.17)
+    // hints name it, too, but some providers offer all that they have (`tcp` of 1.17)
     if config.domain.is_some_and(|wanted| domain_name(raw) != wanted) {
         return false;
     }
-    let Some(wanted) = config.provider else { return true };
+    let Some(wanted) = config.provider else { return !is_refused(raw) };
     // SAFETY: the library allocates the part, and its text.
     let name = unsafe { text((*raw.fabric_attr).prov_name) }.to_bytes();
     let wanted = wanted.to_bytes();
@@ -309,6 +294,13 @@ fn fits(raw: &InfoRaw, config: &Config) -> bool {
 pub fn is_other_network(raw: &InfoRaw) -> bool {
     // SAFETY: the library allocates the part, and its text.
     unsafe { text((*raw.fabric_attr).name) == c"efa-direct" }
+}
+
+/// Whether an offer is of one of [`REFUSED`].
+fn is_refused(raw: &InfoRaw) -> bool {
+    // SAFETY: the library allocates the part, and its text.
+    let name = unsafe { text((*raw.fabric_attr).prov_name) }.to_bytes();
+    name.split(|byte| *byte == b';').next().is_some_and(|first| REFUSED.contains(&first))
 }
 
 /// Refuses what cannot carry a rail, and says what the rest means for us.
@@ -327,6 +319,9 @@ pub fn check(raw: &InfoRaw, payload_bytes_max: u32) -> Result<(), OpenError> {
     let (domain, ep, tx, rx) =
         unsafe { (&*raw.domain_attr, &*raw.ep_attr, &*raw.tx_attr, &*raw.rx_attr) };
     let lacks = |what| Err(OpenError::Lacks(what));
+    if is_refused(raw) {
+        return Err(OpenError::Software);
+    }
     if ep.ep_type != n::EP_RDM {
         return lacks("reliable endpoints that peers share (FI_EP_RDM)");
     }

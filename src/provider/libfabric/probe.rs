@@ -1,8 +1,8 @@
 //! Probes: a peer's kernel says whether a process still listens at the peer's address.
 //!
-//! Socket-based providers retry for ever when a peer's process has died. They return `-FI_EAGAIN`
-//! (`net`, `tcp;ofi_rxm` of 1.17) or a code of their own (`sockets`), never the kernel's answer.
-//! Their endpoints listen at their address while they are open.
+//! Socket-based providers retry for ever when a peer's process has died. They return `-FI_EAGAIN`,
+//! never the kernel's answer (`tcp;ofi_rxm` of 1.17). Their endpoints listen at their address while
+//! they are open.
 //!
 //! | connection to that address | means |
 //! |---|---|
@@ -26,7 +26,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// From one to the next of a peer, and how long one may hang.
 const EVERY: Span = Span::millis(500);
 /// Whose endpoints listen over TCP.
-const LISTENERS: [&[u8]; 5] = [b"net", b"tcp", b"sockets", b"tcp;ofi_rxm", b"net;ofi_rxm"];
+const LISTENERS: [&[u8]; 2] = [b"tcp", b"tcp;ofi_rxm"];
 
 /// From one look for an answer to the next: each is a system call, of polls that others wait for.
 const LOOK: Span = Span::millis(1);

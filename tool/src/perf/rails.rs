@@ -63,7 +63,6 @@ fn over(rail: &RailView) -> &'static str {
         ConnectionRail::Shm => "shm",
         ConnectionRail::Tcp => "tcp",
         ConnectionRail::Loopback => "loopback",
-        ConnectionRail::Together => "shm and tcp",
         ConnectionRail::Verbs => "verbs",
         ConnectionRail::Libfabric => "libfabric",
         ConnectionRail::Vendor => "vendor",

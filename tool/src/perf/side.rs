@@ -6,7 +6,6 @@ use crate::Failure;
 use crate::owned::{Backing, Buffer, Owned};
 use crosstie::base::slab::Handle;
 use crosstie::connect::ListenerId;
-use crosstie::host::settings::environment;
 use crosstie::host::{AllocateError, DeviceKind, Options, RegisterError};
 use crosstie::memory::probe;
 use crosstie::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
@@ -49,9 +48,7 @@ impl Shape {
         options.limits.requests_max = REQUESTS_MAX;
         if let Some(rails) = self.rails {
             options.tcp_rails = rails;
-            // with shared memory as rail 0 one more is wanted
-            let beside = u32::from(environment().rails.together && self.device == DeviceKind::Host);
-            options.limits.rails_max = (rails + beside).next_power_of_two().min(RAILS_MAX as u32);
+            options.limits.rails_max = rails.next_power_of_two().min(RAILS_MAX as u32);
         }
         options
     }

@@ -376,11 +376,6 @@ impl Device {
         let device = if merge_vfs { "00" } else { device };
         Some(of.with_file_name(std::format!("{bus}:{device}.0")))
     }
-
-    /// Whether it is a virtual function.
-    pub fn is_virtual(&self) -> bool {
-        self.physical.is_some()
-    }
 }
 
 /// Which port of its chip each device is, from 0: where each port of a card is a device of its own
