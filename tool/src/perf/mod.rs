@@ -34,11 +34,11 @@ mod together;
 mod window;
 
 use super::Failure;
-use super::arguments::Given;
 use super::launch;
 use super::progress::Progress;
 use crate::owned::Backing;
 use alone::Alone;
+use clap::ArgMatches;
 use crosstie::host::log;
 use crosstie::host::{DeviceKind, RailView};
 use options::{Measure, Options};
@@ -54,8 +54,9 @@ use window::{Kind, Window};
 /// Length of the message that each connection carries once when set-up is measured.
 const SETUP_BYTES: u64 = 8;
 
-pub use chaos::{WORKER_COMMAND, run_worker};
-pub use peer::{NAME as PEER_COMMAND, run as run_peer};
+pub use chaos::{WORKER_COMMAND, run_worker, worker_command};
+pub use options::command;
+pub use peer::{NAME as PEER_COMMAND, command as peer_command, run as run_peer};
 
 /// How a window went.
 #[derive(Copy, Clone, Debug)]
@@ -96,21 +97,23 @@ trait Bench {
 }
 
 /// Does what the arguments ask for; says the exit status.
-pub fn run(args: &[String]) -> Result<i32, Failure> {
-    let given = options::COMMAND.parse(args)?;
-    if given.help {
-        return super::write_out(&options::COMMAND.usage()).map(|()| 0);
+///
+/// `args` are those behind the command's name.
+pub fn run(given: &ArgMatches, args: &[String]) -> Result<i32, Failure> {
+    once::listen(given);
+    if given.get_flag("chaos") {
+        return chaos::run(given);
     }
-    once::listen(&given);
-    if given.has("--chaos") {
-        return chaos::run(&given);
-    }
-    measure(&given, args).map(|()| 0)
+    measure(given, args).map(|()| 0)
 }
 
-fn measure(given: &Given, args: &[String]) -> Result<(), Failure> {
-    if given.has("--listen") {
-        remote::check(given)?;
+/// What is no option, in order.
+fn operands(given: &ArgMatches) -> Vec<String> {
+    given.get_many("what").unwrap_or_default().cloned().collect()
+}
+
+fn measure(given: &ArgMatches, args: &[String]) -> Result<(), Failure> {
+    if given.get_flag("listen") {
         return remote::serve(given);
     }
     let options = Options::read(given)?;
