@@ -17,7 +17,6 @@ mod network;
 mod owned;
 pub mod perf;
 pub mod plot;
-mod progress;
 mod rdma;
 pub mod rendezvous;
 pub mod report;
