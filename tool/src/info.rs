@@ -18,12 +18,13 @@ use crosstie::host::device::{DEVICES, Rails, properties};
 use crosstie::host::gin;
 use crosstie::host::log::{self, Level};
 use crosstie::host::mistyped;
+use crosstie::host::plan::Plan;
 use crosstie::host::settings::{environment, wrong};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
 use crosstie::memory::{heap, kernel_copy, probe, wake};
-use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
+use crosstie::wire::{RAILS_MAX, WIRE_MAJOR, WIRE_MINOR};
 use serde_json::Value;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
@@ -88,13 +89,14 @@ pub fn run(given: &ArgMatches) -> Result<i32, Failure> {
             vec![section]
         }
         None => {
+            let plan = plan().ok();
             log::sink_set(Some((listen, 0)));
             vec![
                 host(),
                 devices(),
                 network::section(),
-                rdma::section(),
-                libfabric::section(),
+                rdma::section(plan.as_ref()),
+                libfabric::section(plan.as_ref()),
                 gpu(),
                 kernel_offers(),
                 limits(),
@@ -212,10 +214,13 @@ fn listen(_: usize, level: Level, text: &str) {
 ///
 /// *Errors*: why it was refused.
 fn opens(kind: DeviceKind) -> Result<(), Failure> {
+    opened(&Options { device: kind, ..Options::default() }).map(|_| ())
+}
+
+fn opened(options: &Options) -> Result<Owned, Failure> {
     let before = said().len();
-    let options = Options { device: kind, ..Options::default() };
-    match Owned::open(&options) {
-        Ok(_) => Ok(()),
+    match Owned::open(options) {
+        Ok(owned) => Ok(owned),
         Err(error) => {
             // the log says which file, and which interfaces there are
             let errors = said().into_iter().skip(before);
@@ -225,12 +230,16 @@ fn opens(kind: DeviceKind) -> Result<(), Failure> {
     }
 }
 
-/// Why an endpoint on host0 does not open; none: it does.
-pub(super) fn refusal() -> Option<String> {
+/// What an endpoint on host0 uses that has as many rails as there may be.
+///
+/// *Errors*: why none opens.
+pub(super) fn plan() -> Result<Plan, Failure> {
     log::sink_set(Some((listen, 0)));
-    let refused = opens(DeviceKind::Host).err();
+    let mut options = Options::default();
+    options.limits.rails_max = RAILS_MAX as u32;
+    let plan = opened(&options).map(|mut owned| owned.endpoint().plan().clone());
     log::sink_set(None);
-    refused
+    plan
 }
 
 fn said() -> Vec<(Level, String)> {
