@@ -5,6 +5,7 @@ extern crate std;
 use super::choice::device::DeviceKind;
 use super::choice::network;
 use super::choice::options::Options;
+use super::choice::plan::Plan;
 use super::choice::settings;
 use super::choice::vendor::{self, VendorRail};
 use super::error::OpenError;
@@ -98,6 +99,7 @@ pub struct Endpoint {
     /// [`clock_ns`] at open.
     pub(super) opened_ns: u64,
     pub(super) stalls: Stalls,
+    pub(super) plan: Plan,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
 }
@@ -131,6 +133,11 @@ pub enum Closing {
 }
 
 impl Endpoint {
+    /// What it uses, as it was chosen when it was opened.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// Cuts an endpoint out of `block` and opens it. Lets the environment change the options that
     /// do not change the block's size.
     ///

@@ -22,7 +22,7 @@ mod ports_memory;
 pub mod shared;
 
 pub use choice::{
-    DeviceKind, DeviceProperties, Options, device, mistyped, options, settings, vendor,
+    DeviceKind, DeviceProperties, Options, device, mistyped, options, plan, settings, vendor,
 };
 pub use endpoint::Endpoint;
 pub use error::{

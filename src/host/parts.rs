@@ -5,6 +5,7 @@ extern crate std;
 use super::choice::device::{DeviceKind, Rails};
 use super::choice::network::{Network, Streams};
 use super::choice::options::{self, Options};
+use super::choice::plan::Plan;
 use super::choice::ports;
 use super::choice::settings::Environment;
 use super::choice::vendor::VendorRail;
@@ -231,6 +232,7 @@ impl Parts {
         };
         let (linger, stall) = (environment.peer_timeout, environment.stall);
         let (device, rails, addresses) = (options.device, network.rails, network.addresses);
+        let plan = Plan { rails, ports: network.ports.iter().map(ports::Port::planned).collect() };
         let config = band_config(environment, network, &options, template, &wake);
         let shared_tables = BandTables {
             pool: tables.pool,
@@ -264,6 +266,7 @@ impl Parts {
             has_happened: false,
             opened_ns: clock_ns(),
             stalls,
+            plan,
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
             shared: unsafe { Half::put(half, shared) },
         })
@@ -378,6 +381,7 @@ impl Parts {
             has_happened: false,
             opened_ns: clock_ns(),
             stalls,
+            plan: Plan { rails: Rails::NONE, ports: Vec::new() },
             shared,
         })
     }

@@ -2,7 +2,7 @@
 //! takes.
 #![forbid(unsafe_code)]
 
-use super::arguments::{Command, Flag};
+use super::arguments::{flag, number, option};
 use super::libfabric;
 use super::network;
 use super::rdma;
@@ -11,18 +11,20 @@ use super::settings::{self, Setting};
 use super::text::bytes_long;
 use super::{Failure, write_out};
 use crate::owned::Owned;
+use clap::{Arg, ArgMatches, Command, value_parser};
 use crosstie::diagnose::kernel::{self, ResourceLimit, Yama};
 use crosstie::fabric::Syscalls;
 use crosstie::host::device::{DEVICES, Rails, properties};
 use crosstie::host::gin;
 use crosstie::host::log::{self, Level};
 use crosstie::host::mistyped;
+use crosstie::host::plan::Plan;
 use crosstie::host::settings::{environment, wrong};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
 use crosstie::memory::{heap, kernel_copy, probe, wake};
-use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
+use crosstie::wire::{RAILS_MAX, WIRE_MAJOR, WIRE_MINOR};
 use serde_json::Value;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
@@ -30,29 +32,30 @@ use std::sync::{Mutex, PoisonError};
 /// The hidden command of the process that tries to read this one's memory.
 pub const READER_COMMAND: &str = "info-reader";
 
-const COMMAND: Command = Command {
-    name: "crosstie info",
-    about: "\
-Says on one screen which devices this host has, what is unavailable and why, which limits hold, and
-which CROSSTIE_ variables are set.
-",
-    operands: "",
-    flags: &[
-        Flag {
-            name: "--peer",
-            value: "HOST[:PORT]",
-            help: "say instead by which rail that host would be reached, and why;\n\
-                   with a port, whether it answers; status 1: by none, or\n\
-                   no endpoint opens with these settings",
-        },
-        Flag {
-            name: "--all",
-            value: "",
-            help: "everything, with each setting's meaning and default",
-        },
-        Flag { name: "--json", value: "", help: "everything as one JSON object" },
-    ],
-};
+/// The command's arguments.
+pub fn command() -> Command {
+    Command::new("info")
+        .about("Says which devices this host has, and what is unavailable and why")
+        .long_about(
+            "Says on one screen which devices this host has, what is unavailable and why, which\n\
+             limits hold, and which CROSSTIE_ variables are set.",
+        )
+        .arg(option(
+            "peer",
+            "HOST[:PORT]",
+            "say instead by which rail that host would be reached, and why;\n\
+             with a port, whether it answers; status 1: by none, or\n\
+             no endpoint opens with these settings",
+        ))
+        .arg(flag("all", "everything, with each setting's meaning and default"))
+        .arg(flag("json", "everything as one JSON object"))
+}
+
+/// The arguments of the process that tries to read this one's memory.
+pub fn reader_command() -> Command {
+    let number = |name| Arg::new(name).required(true).value_parser(value_parser!(u64));
+    Command::new(READER_COMMAND).args([number("pid"), number("address")])
+}
 
 /// Exit status when no rail leads to the peer that was asked for, or no endpoint opens.
 const STATUS_NONE: i32 = 1;
@@ -77,26 +80,23 @@ pub fn line(name: &str, text: impl Into<String>) -> Line {
 }
 
 /// Prints what was asked for.
-pub fn run(args: &[String]) -> Result<i32, Failure> {
-    let given = COMMAND.parse(args)?;
-    if given.help {
-        return write_out(&COMMAND.usage()).map(|()| 0);
-    }
+pub fn run(given: &ArgMatches) -> Result<i32, Failure> {
     let mut status = 0;
-    let sections = match given.text("--peer") {
+    let sections = match given.get_one::<String>("peer") {
         Some(peer) => {
             let (section, leads) = network::peer(peer)?;
             status = if leads { 0 } else { STATUS_NONE };
             vec![section]
         }
         None => {
+            let plan = plan().ok();
             log::sink_set(Some((listen, 0)));
             vec![
                 host(),
                 devices(),
                 network::section(),
-                rdma::section(),
-                libfabric::section(),
+                rdma::section(plan.as_ref()),
+                libfabric::section(plan.as_ref()),
                 gpu(),
                 kernel_offers(),
                 limits(),
@@ -105,8 +105,8 @@ pub fn run(args: &[String]) -> Result<i32, Failure> {
             ]
         }
     };
-    let is_whole = given.has("--all") || given.has("--peer");
-    write_out(&match given.has("--json") {
+    let is_whole = given.get_flag("all") || given.contains_id("peer");
+    write_out(&match given.get_flag("json") {
         true => json(&sections),
         false if is_whole => text(&sections),
         false => screen::text(&sections),
@@ -214,10 +214,13 @@ fn listen(_: usize, level: Level, text: &str) {
 ///
 /// *Errors*: why it was refused.
 fn opens(kind: DeviceKind) -> Result<(), Failure> {
+    opened(&Options { device: kind, ..Options::default() }).map(|_| ())
+}
+
+fn opened(options: &Options) -> Result<Owned, Failure> {
     let before = said().len();
-    let options = Options { device: kind, ..Options::default() };
-    match Owned::open(&options) {
-        Ok(_) => Ok(()),
+    match Owned::open(options) {
+        Ok(owned) => Ok(owned),
         Err(error) => {
             // the log says which file, and which interfaces there are
             let errors = said().into_iter().skip(before);
@@ -227,12 +230,16 @@ fn opens(kind: DeviceKind) -> Result<(), Failure> {
     }
 }
 
-/// Why an endpoint on host0 does not open; none: it does.
-pub(super) fn refusal() -> Option<String> {
+/// What an endpoint on host0 uses that has as many rails as there may be.
+///
+/// *Errors*: why none opens.
+pub(super) fn plan() -> Result<Plan, Failure> {
     log::sink_set(Some((listen, 0)));
-    let refused = opens(DeviceKind::Host).err();
+    let mut options = Options::default();
+    options.limits.rails_max = RAILS_MAX as u32;
+    let plan = opened(&options).map(|mut owned| owned.endpoint().plan().clone());
     log::sink_set(None);
-    refused
+    plan
 }
 
 fn said() -> Vec<(Level, String)> {
@@ -350,11 +357,8 @@ fn kernel_copy_tried() -> Result<bool, Failure> {
 }
 
 /// What the reader does: succeeds when it can read the word.
-pub fn run_reader(args: &[String]) -> Result<(), Failure> {
-    let mut numbers = args.iter().map(|arg| arg.parse::<u64>());
-    let (Some(Ok(pid)), Some(Ok(address))) = (numbers.next(), numbers.next()) else {
-        return Err("a process and an address are wanted".into());
-    };
+pub fn run_reader(given: &ArgMatches) -> Result<(), Failure> {
+    let [pid, address] = ["pid", "address"].map(|name| number(given, name).unwrap_or_default());
     match kernel_copy::probe(pid as i32, address, WORD) {
         true => Ok(()),
         false => Err("not readable".into()),

@@ -17,7 +17,6 @@ mod network;
 mod owned;
 pub mod perf;
 pub mod plot;
-mod progress;
 mod rdma;
 pub mod rendezvous;
 pub mod report;
@@ -28,6 +27,7 @@ pub mod sim;
 mod table;
 mod text;
 
+use clap::Command;
 use crosstie::host::log;
 pub use heap::Heap;
 use std::io::{ErrorKind, Write};
@@ -42,25 +42,15 @@ const SAID: &str = "";
 /// Exit status when a command cannot be carried out.
 const STATUS_USAGE: u8 = 2;
 
-const USAGE: &str = "\
-usage: crosstie COMMAND [OPTION...]
-
-  perf     measure latency, bandwidth, message rate and set-up between two processes
-  info     say which devices this host has, and what is unavailable and why
-  report   say what the open requests of a running process wait for
-  sim      run simulated schedules with faults against a plain model
-
-  crosstie COMMAND --help    options of one command
-  crosstie --version         version of the program
-
+/// What the exit statuses mean.
+const STATUSES: &str = "\
 Exit status: 0; 1: it was carried out, and the answer is no (info --peer, perf --chaos, sim); 2: it
-could not be; 77: perf --chaos may not take its processes' sockets on this system.
-";
+could not be; 77: perf --chaos may not take its processes' sockets on this system.";
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let args: Vec<String> =
-        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+        std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     match run(&args) {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(STATUS_USAGE)),
         Err(failure) => {
@@ -72,27 +62,41 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The commands that are typed.
+fn command() -> Command {
+    Command::new("crosstie")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Measures, tells what this host offers and what a process waits for, and simulates.")
+        .after_help(STATUSES)
+        .subcommand_required(true)
+        .subcommands([perf::command(), info::command(), report::command(), sim::command()])
+}
+
 /// Runs a command; the result is the process's exit status.
 fn run(args: &[String]) -> Result<i32, Failure> {
-    let Some((command, rest)) = args.split_first() else {
-        return Err(format!("a command is missing\n\n{USAGE}"));
-    };
-    match command.as_str() {
-        "perf" => return perf::run(rest),
-        perf::WORKER_COMMAND => perf::run_worker(rest),
-        perf::PEER_COMMAND => perf::run_peer(rest),
-        "info" => return info::run(rest),
-        info::READER_COMMAND => info::run_reader(rest),
-        "report" => report::run(rest),
-        "sim" => return Ok(sim::run(rest)),
-        "--version" | "-V" => write_out(concat!("crosstie ", env!("CARGO_PKG_VERSION"), "\n")),
-        "--help" | "-h" | "help" => write_out(USAGE),
-        other => {
-            let hint = arguments::hint(other, ["perf", "info", "report", "sim"].into_iter());
-            Err(format!("unknown command `{other}`{hint}; `crosstie --help` lists them"))
-        }
-    }?;
+    let own = |command| arguments::parse(command, &args[2..]);
+    match args.get(1).map(String::as_str) {
+        Some(perf::WORKER_COMMAND) => perf::run_worker(&own(perf::worker_command())?)?,
+        Some(perf::PEER_COMMAND) => perf::run_peer(&own(perf::peer_command())?)?,
+        Some(info::READER_COMMAND) => info::run_reader(&own(info::reader_command())?)?,
+        _ => return run_typed(args),
+    }
     Ok(0)
+}
+
+fn run_typed(args: &[String]) -> Result<i32, Failure> {
+    let given = match command().try_get_matches_from(args) {
+        Ok(given) => given,
+        Err(error) if !error.use_stderr() => return write_out(&error.to_string()).map(|()| 0),
+        Err(error) => return Err(arguments::sentence(&error)),
+    };
+    let (name, given) = given.subcommand().expect("a command is required");
+    match name {
+        "perf" => perf::run(given, &args[2..]),
+        "info" => info::run(given),
+        "report" => report::run(given).map(|()| 0),
+        _ => Ok(sim::run(given)),
+    }
 }
 
 /// Ends the program, for which the system has no memory any more: nothing here allocates.

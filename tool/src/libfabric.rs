@@ -4,10 +4,10 @@
 
 use super::info::{Line, Section, line};
 use super::network::Towards;
+use crosstie::host::plan::Plan;
 use crosstie::host::settings::{Environment, environment};
 use crosstie::provider::libfabric::Config;
 use crosstie::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
-use crosstie::provider::libfabric::settings::Settings;
 use crosstie::provider::libfabric::survey::{Offered, Survey, survey};
 use crosstie::wire::pair::PORTS_MAX;
 use std::path::Path;
@@ -16,15 +16,14 @@ use std::path::Path;
 const USE: &str = "rails beside tcp: by default of a NIC that has no other, else of the provider \
                    that CROSSTIE_OFI_PROVIDER names; below is what one can be of";
 
-/// The end of what is said of NICs for which nobody asks.
-pub(super) const WITHOUT_RDMA: &str = "; nothing where RDMA ports are used";
-
-/// Each provider of this host.
-pub fn section() -> Section {
+/// Each provider of this host. `plan`: what an endpoint uses; none: none opens.
+pub fn section(plan: Option<&Plan>) -> Section {
     let settings = environment();
     let config = Config { provider: None, ..settings.libfabric.config() };
-    let nics = find(&settings);
-    let used = line("used", used(&nics, &settings));
+    let planned = plan.map(Plan::libfabric).unwrap_or_default();
+    // else for the reason
+    let nics = if planned.is_empty() { find(&settings) } else { Ok(planned.clone()) };
+    let used = line("used", used(&planned, &nics, &settings));
     let lines = match survey(&config) {
         Ok(survey) => {
             let mut lines = vec![line("use", USE), used];
@@ -57,34 +56,23 @@ fn find(settings: &Environment) -> Found {
     choose(&settings.libfabric, Path::new(SYSFS), is_asked(settings))
 }
 
-/// What an endpoint uses, or why nothing.
-fn used(nics: &Found, settings: &Environment) -> String {
-    let text = || chosen(nics, &settings.libfabric);
-    match (nics, is_asked(settings)) {
+/// The domains that an endpoint uses, or why it uses none: `found` are those that there are.
+fn used(planned: &[Nic], found: &Found, settings: &Environment) -> String {
+    let over = |nics: &[Nic]| {
+        let provider = nics.first().map_or("".into(), |nic| nic.provider.to_string_lossy());
+        format!("{provider} over {}", nics.iter().map(domain_of).collect::<Vec<_>>().join(", "))
+    };
+    match found {
         _ if !settings.rails.libfabric => "none: CROSSTIE_RAILS leaves out libfabric".into(),
-        (Ok(_), false) => format!("{}{WITHOUT_RDMA}", text()),
-        (Ok(_), true) | (Err(_), _) => text(),
-    }
-}
-
-/// The domains that an endpoint would use, or why it would use none.
-fn chosen(nics: &Found, settings: &Settings) -> String {
-    match nics {
+        _ if !planned.is_empty() => over(planned),
         Ok(nics) => {
-            let provider = nics.first().map_or("".into(), |nic| nic.provider.to_string_lossy());
-            let names: Vec<_> = nics.iter().map(domain_of).collect();
-            let (used, left_out) = names.split_at(names.len().min(PORTS_MAX));
-            let used = used.join(", ");
-            match left_out {
-                [] => format!("{provider} over {used}"),
-                left_out => format!(
-                    "{provider} over {used}; an endpoint uses {PORTS_MAX} ports at most, and \
-                     leaves out {}",
-                    left_out.join(", ")
-                ),
-            }
+            let why = match is_asked(settings) {
+                true => "CROSSTIE_LOG=info says why when an endpoint opens",
+                false => "nobody asks for it where RDMA ports are used",
+            };
+            format!("none: there is {}; {why}", over(nics))
         }
-        Err(why) => format!("none: {}", why.words(settings)),
+        Err(why) => format!("none: {}", why.words(&settings.libfabric)),
     }
 }
 
@@ -93,18 +81,15 @@ fn domain_of(nic: &Nic) -> String {
     format!("{} (network {})", nic.domain.to_string_lossy(), nic.network_name)
 }
 
-/// Which domains of this host would be rails to a peer, or why none. The peer tells its own when it
-/// is connected to, and not before.
-pub(super) fn towards(settings: &Environment, peer: &Towards) -> String {
+/// Which domains of an endpoint would be rails to a peer, or why none. The peer tells its own when
+/// it is connected to, and not before.
+pub(super) fn towards(settings: &Environment, plan: Option<&Plan>, peer: &Towards) -> String {
     if let Some(why) = peer.none_beside_tcp(settings.rails, settings.rails.libfabric) {
         return why.into();
     }
-    match find(settings) {
-        Ok(nics) if settings.rails.libfabric => {
-            let end = if is_asked(settings) { "" } else { WITHOUT_RDMA };
-            format!("{}{end}", pairs(&nics[..nics.len().min(PORTS_MAX)], peer))
-        }
-        nics => used(&nics, settings),
+    match plan.map(Plan::libfabric).unwrap_or_default() {
+        none if none.is_empty() => used(&none, &find(settings), settings),
+        nics => pairs(&nics, peer),
     }
 }
 
@@ -184,6 +169,7 @@ mod tests {
     use super::*;
     use core::net::IpAddr;
     use crosstie::host::device::Rails;
+    use crosstie::provider::libfabric::settings::Settings;
     use std::ffi::{CStr, CString};
 
     /// It was shown as set, and nothing more.
@@ -222,7 +208,7 @@ mod tests {
         let environment = Environment { libfabric, ..Environment::default() };
         for why in [NoNic::NoProvider("it has tcp".into()), NoNic::NoDomain("it has tcp".into())] {
             let nics = Err(why);
-            let used = chosen(&nics, &environment.libfabric);
+            let used = used(&[], &nics, &environment);
             assert!(used.starts_with("none: ") && used.ends_with("; it has tcp"), "{used}");
             assert!(not_there(&nics, &environment, &survey).is_none());
         }
@@ -241,13 +227,18 @@ mod tests {
     }
 
     #[test]
-    fn domains_beyond_the_most_are_named_beside_those_that_are_used() {
-        let nics = (0..PORTS_MAX + 2).map(|n| nic(&format!("eth{n}"), "a"));
-        let text = chosen(&Ok(nics.collect()), &Settings::default());
-        let end = "eth6 (network a); an endpoint uses 7 ports at most, and leaves out eth7 \
-                   (network a), eth8 (network a)";
-        assert!(text.starts_with("tcp over eth0 (network a), eth1 ("), "{text}");
-        assert!(text.ends_with(end), "{text}");
+    fn domains_that_an_endpoint_does_without_are_named_with_the_reason() {
+        let nics = [nic("eth0", "a"), nic("eth1", "b")];
+        let of = |planned: &[Nic], provider: Option<&CStr>| {
+            let libfabric =
+                Settings { provider: provider.map(CString::from), ..Settings::default() };
+            let environment = Environment { libfabric, ..Environment::default() };
+            used(planned, &Ok(nics.to_vec()), &environment)
+        };
+        assert_eq!(of(&nics[..1], None), "tcp over eth0 (network a)");
+        let none = "none: there is tcp over eth0 (network a), eth1 (network b); ";
+        assert_eq!(of(&[], None), format!("{none}nobody asks for it where RDMA ports are used"));
+        assert!(of(&[], Some(c"tcp")).starts_with(&format!("{none}CROSSTIE_LOG=info")));
     }
 
     #[test]
@@ -286,7 +277,7 @@ mod tests {
             (without, true, true, "none: CROSSTIE_RAILS leaves out libfabric"),
         ] {
             let settings = Environment { rails, ..Environment::default() };
-            assert_eq!(towards(&settings, &Towards { ips: &ips, own, tcp }), wanted);
+            assert_eq!(towards(&settings, None, &Towards { ips: &ips, own, tcp }), wanted);
         }
     }
 

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::Failure;
-use super::info::{Line, Section, line, refusal};
+use super::info::{Line, Section, line, plan};
 use super::{libfabric, rdma};
 use core::fmt;
 use crosstie::connect::interfaces::{
@@ -229,7 +229,7 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     // before anything is opened: of a name that leads nowhere nothing else is of use
     let mut asked = Asked::find(text)?;
     // before other variables are read, since it reads how much is to be said
-    let refused = refusal();
+    let plan = plan();
     mistyped::report();
     let settings = environment();
     let choice = settings.socket_ifname.clone().unwrap_or_default();
@@ -264,15 +264,15 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     let node_id = settings.node_id.or_else(|| crosstie::connect::node_id().ok());
     let tcp = used.is_ok() && any;
     let towards = Towards { ips: &asked.ips().collect::<Vec<_>>(), own: own.is_some(), tcp };
-    let verbs = rdma::towards(&settings, &towards);
-    let ofi = libfabric::towards(&settings, &towards);
+    let verbs = rdma::towards(&settings, plan.as_ref().ok(), &towards);
+    let ofi = libfabric::towards(&settings, plan.as_ref().ok(), &towards);
     let ways = Ways::of(ours, &asked.addresses, settings.tcp_rails);
     let ways = Ways { beside: beside(&verbs, &ofi), ..ways };
     lines.push(line("rdma", verbs));
     lines.push(line("libfabric", ofi));
-    let choice = match refused {
-        Some(why) => format!("none: {why}"),
-        None => chosen(settings.rails, own.is_some(), tcp, &ways, node_id),
+    let choice = match plan {
+        Err(why) => format!("none: {why}"),
+        Ok(_) => chosen(settings.rails, own.is_some(), tcp, &ways, node_id),
     };
     let leads = !choice.starts_with("none");
     lines.push(line("choice", choice));
@@ -308,11 +308,8 @@ fn reached(
 
 /// Whose rails would go beside TCP's, by what is said of them.
 fn beside(verbs: &str, ofi: &str) -> Vec<&'static str> {
-    let verbs = !verbs.starts_with("none");
-    let yields = verbs && ofi.ends_with(libfabric::WITHOUT_RDMA);
-    let ofi = !ofi.starts_with("none") && !yields;
     let kinds = [(verbs, "RDMA"), (ofi, "libfabric")];
-    kinds.iter().filter(|(is_in, _)| *is_in).map(|(_, of)| *of).collect()
+    kinds.iter().filter(|(text, _)| !text.starts_with("none")).map(|(_, of)| *of).collect()
 }
 
 /// Whether one of our addresses is in the subnet of the peer's, or both reach this host alone.
@@ -567,10 +564,9 @@ mod tests {
             assert!(text.starts_with(wanted), "{text}");
         }
         let beside = |verbs: &str, ofi: &str| Ways { beside: beside(verbs, ofi), ..eth0.clone() };
-        let unless = format!("efa over a (network b){}", libfabric::WITHOUT_RDMA);
         for (ways, wanted) in [
             (beside("none: no", "net over lo"), "tcp, over eth0, and libfabric beside it: "),
-            (beside("mlx5_0:1", &unless), "tcp, over eth0, and RDMA beside it: "),
+            (beside("mlx5_0:1", "none: no"), "tcp, over eth0, and RDMA beside it: "),
             (beside("a:1", "net over lo"), "tcp, over eth0, and RDMA and libfabric beside it: "),
             (beside("none: no", "none: no"), "tcp, over eth0: "),
         ] {

@@ -6,6 +6,7 @@ use super::info::{Line, Section, line};
 use super::network::Towards;
 use core::net::IpAddr;
 use crosstie::connect::interfaces::all_addresses;
+use crosstie::host::plan::{Plan, PlannedRdma};
 use crosstie::host::settings::{Environment, environment};
 use crosstie::provider::verbs::choice::{Unusable, usable};
 use crosstie::provider::verbs::gid::{GidEntry, GidKind, LinkLayer, is_elsewhere};
@@ -34,6 +35,8 @@ const NO_USE: &str = "none: CROSSTIE_RAILS leaves out verbs; below is what would
 const TOO_MANY: &str = "an endpoint uses seven ports, and those before are so many \
                         (CROSSTIE_IB_HCA chooses)";
 const _: () = assert!(PORTS_MAX == 7);
+/// The same for a reason that open has said.
+const LEFT_OUT: &str = "an endpoint leaves it out (CROSSTIE_LOG=info says why when one opens)";
 
 /// What a port does not do whose GID is an address of another network namespace: how long its
 /// subnet is nobody here knows.
@@ -41,8 +44,12 @@ const ELSEWHERE: &str = "which is no address of this network namespace: peers of
                          are reached by it, and other hosts by TCP";
 
 /// Each device and each port of this host.
-pub fn section() -> Section {
+///
+/// `plan`: what an endpoint uses; none: none opens.
+pub fn section(plan: Option<&Plan>) -> Section {
     let settings = environment();
+    // what another setting leaves out is said as it would be used
+    let plan = plan.filter(|plan| settings.rails.verbs && plan.rails.tcp);
     let used = if settings.rails.verbs { USE } else { NO_USE };
     let library = Library::load();
     let mut lines = vec![line("use", used), line("library", library_text(&library))];
@@ -53,67 +60,41 @@ pub fn section() -> Section {
                 mtu::ask(library, &mut devices);
             }
             let barrier = |device: &Device| barrier(&library, device);
-            lines.extend(described(&devices, &settings.verbs, &addresses(), &barrier));
+            lines.extend(described(&devices, &settings.verbs, &addresses(), &barrier, plan));
         }
         Err(error) => lines.push(line("devices", format!("cannot be listed: {error}"))),
     }
     Section { name: "rdma", lines }
 }
 
-/// Which ports of this host would be rails to a peer, or why none. The peer tells its own when it
+/// Which ports of an endpoint would be rails to a peer, or why none. The peer tells its own when it
 /// is connected to, and not before.
-pub(super) fn towards(settings: &Environment, peer: &Towards) -> String {
+pub(super) fn towards(settings: &Environment, plan: Option<&Plan>, peer: &Towards) -> String {
     if let Some(why) = peer.none_beside_tcp(settings.rails, settings.rails.verbs) {
         return why.into();
     }
     if !settings.rails.verbs {
         return "none: CROSSTIE_RAILS leaves out verbs".into();
     }
-    let library = Library::load();
-    match survey(Path::new(SYSFS)) {
-        Err(error) => format!("none: devices cannot be listed: {error}"),
-        Ok(devices) if devices.is_empty() => "none: this host has no RDMA device".into(),
-        Ok(devices) => {
-            let opens = |device: &Device| barrier(&library, device).is_none();
-            ports_towards(&devices, &settings.verbs, &addresses(), &opens, peer)
-        }
-    }
+    ports_towards(&plan.map(Plan::rdma).unwrap_or_default(), peer)
 }
 
-/// `opens` says whether this program can use a device.
-fn ports_towards(
-    devices: &[Device],
-    settings: &Settings,
-    addresses: &[HostAddress],
-    opens: &dyn Fn(&Device) -> bool,
-    peer: &Towards,
-) -> String {
-    let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
+fn ports_towards(ports: &[&PlannedRdma], peer: &Towards) -> String {
     let (mut names, mut elsewhere) = (Vec::new(), Vec::new());
-    for device in devices {
-        let usable = |port| Some((port, usable(device, port, settings, &here).ok()?));
-        let ports: Vec<(&Port, &GidEntry)> = device.ports.iter().filter_map(usable).collect();
-        if ports.is_empty() || !opens(device) {
+    for PlannedRdma { name, end, elsewhere: gid } in ports {
+        if let (false, Some(gid)) = (peer.own, gid) {
+            elsewhere.push(format!("{name} is used by {gid}, {ELSEWHERE}"));
             continue;
         }
-        for (port, gid) in ports {
-            if !peer.own && is_elsewhere(gid, port.layer, &here) {
-                elsewhere
-                    .push(format!("{}:{} is used by {gid}, {ELSEWHERE}", device.name, port.number));
-                continue;
+        let subnet = match end.kind {
+            GidKind::InfiniBand => format!("InfiniBand subnet of {}", end.gid),
+            GidKind::RoceV1 | GidKind::RoceV2 => {
+                let (ip, bits) = (end.gid.ip(), end.prefix_bits);
+                format!("subnet {ip}/{bits}{}", peer.in_subnet(ip, bits))
             }
-            let end = RailEnd::new(port, gid, addresses);
-            let subnet = match end.kind {
-                GidKind::InfiniBand => format!("InfiniBand subnet of {}", end.gid),
-                GidKind::RoceV1 | GidKind::RoceV2 => {
-                    let (ip, bits) = (end.gid.ip(), end.prefix_bits);
-                    format!("subnet {ip}/{bits}{}", peer.in_subnet(ip, bits))
-                }
-            };
-            names.push(format!("{}:{} ({subnet})", device.name, port.number));
-        }
+        };
+        names.push(format!("{name} ({subnet})"));
     }
-    names.truncate(PORTS_MAX);
     match (names.is_empty(), elsewhere.is_empty()) {
         (true, true) => {
             "none: this host has no usable port (`crosstie info --all` says why at `rdma`)".into()
@@ -153,12 +134,13 @@ fn barrier(library: &Result<Library, LoadError>, device: &Device) -> Option<Stri
     })
 }
 
-/// `barrier` says what keeps this program from a device.
+/// `barrier` says what keeps this program from a device. `plan`: what an endpoint uses.
 fn described(
     devices: &[Device],
     settings: &Settings,
     addresses: &[HostAddress],
     barrier: &dyn Fn(&Device) -> Option<String>,
+    plan: Option<&Plan>,
 ) -> Vec<Line> {
     let mut lines = Vec::new();
     if devices.is_empty() {
@@ -167,21 +149,27 @@ fn described(
     }
     let places = chip_ports(devices, settings.merge_vfs);
     let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
-    let mut used = 0;
+    let used = plan.map(Plan::rdma);
+    let left_out = plan.map(|plan| if plan.ports.len() < PORTS_MAX { LEFT_OUT } else { TOO_MANY });
     for (device, place) in devices.iter().zip(places) {
         lines.push(line(&device.name, device_text(device, place)));
         let file = file_text(device).unwrap_or_else(|why| why);
         lines.push(line(&format!("{} file", device.name), file));
         let verdicts = device.ports.iter().map(|port| usable(device, port, settings, &here));
         let verdicts: Vec<_> = verdicts.collect();
-        let is_tried = verdicts.iter().any(Result::is_ok);
+        let is_used = |name: &str| used.iter().flatten().any(|port| port.name == name);
+        let name_of = |port: &Port| format!("{}:{}", device.name, port.number);
+        let is_tried = device
+            .ports
+            .iter()
+            .zip(&verdicts)
+            .any(|(port, verdict)| verdict.is_ok() && !is_used(&name_of(port)));
         let barrier = if is_tried { barrier(device) } else { None };
         for (port, verdict) in device.ports.iter().zip(verdicts) {
-            let name = format!("{}:{}", device.name, port.number);
+            let name = name_of(port);
             let gids: Vec<String> = port.gids.iter().map(ToString::to_string).collect();
             let gids = if gids.is_empty() { "none".into() } else { gids.join(", ") };
-            used += usize::from(verdict.is_ok() && barrier.is_none());
-            let barrier = barrier.as_deref().or((used > PORTS_MAX).then_some(TOO_MANY));
+            let barrier = barrier.as_deref().or(left_out).filter(|_| !is_used(&name));
             lines.push(line(&name, port_text(port, verdict, barrier, addresses, &here)));
             lines.push(line(&format!("{name} GIDs"), gids));
         }
@@ -264,6 +252,7 @@ fn port_text(
 mod tests {
     use super::*;
     use crosstie::host::device::Rails;
+    use crosstie::host::plan::PlannedPort;
     use crosstie::provider::verbs::choice::HcaChoice;
     use crosstie::provider::verbs::gid::{Gid, GidEntry};
     use crosstie::provider::verbs::ports::{NodeType, PortState};
@@ -300,13 +289,19 @@ mod tests {
         }
     }
 
+    fn planned(prefix_bits: u8, elsewhere: Option<String>) -> PlannedRdma {
+        let gid = Gid::from(IpAddr::from([10, 0, 0, 1]));
+        let end = RailEnd { gid, kind: GidKind::RoceV2, prefix_bits, speed_mbit_s: 0 };
+        PlannedRdma { name: "mlx5_0:1".into(), end, elsewhere }
+    }
+
     /// As if every device opened.
     fn described_open(
         devices: &[Device],
         settings: &Settings,
         addresses: &[HostAddress],
     ) -> Vec<Line> {
-        described(devices, settings, addresses, &|_| None)
+        described(devices, settings, addresses, &|_| None, None)
     }
 
     /// What is said under a name.
@@ -341,11 +336,11 @@ mod tests {
 
     #[test]
     fn ports_towards_a_peer_say_which_of_its_addresses_they_share_a_subnet_with() {
-        let addresses = [HostAddress { ip: IpAddr::from([10, 0, 0, 1]), prefix_bits: 22 }];
+        let port = planned(22, None);
         let text = |peer: [u8; 4], opens: bool| {
             let peer = Towards { ips: &[IpAddr::from(peer)], own: false, tcp: true };
-            let settings = Settings::default();
-            ports_towards(&[device()], &settings, &addresses, &|_| opens, &peer)
+            let ports = [&port];
+            ports_towards(&ports[..usize::from(opens)], &peer)
         };
         let near = text([10, 0, 3, 7], true);
         assert!(near.starts_with("mlx5_0:1 (subnet 10.0.0.1/22, in which 10.0.3.7 is), each"));
@@ -358,16 +353,16 @@ mod tests {
     /// It was said to be a rail to other hosts.
     #[test]
     fn port_of_another_network_namespace_leads_to_no_other_host() {
-        let here = [HostAddress { ip: IpAddr::from([10, 9, 0, 1]), prefix_bits: 24 }];
-        let text = |addresses: &[HostAddress], own| {
+        let port = planned(32, Some("GID 3 10.0.0.1 (RoCE v2, eth0)".into()));
+        let text = |own| {
             let peer = Towards { ips: &[IpAddr::from([10, 0, 0, 7])], own, tcp: true };
-            ports_towards(&[device()], &Settings::default(), addresses, &|_| true, &peer)
+            ports_towards(&[&port], &peer)
         };
-        let other = text(&here, false);
+        let other = text(false);
         let wanted =
             "none: mlx5_0:1 is used by GID 3 10.0.0.1 (RoCE v2, eth0), which is no address";
         assert!(other.starts_with(wanted), "{other}");
-        assert!(text(&here, true).starts_with("mlx5_0:1 (subnet 10.0.0.1/32"));
+        assert!(text(true).starts_with("mlx5_0:1 (subnet 10.0.0.1/32"));
     }
 
     #[test]
@@ -375,7 +370,7 @@ mod tests {
         let rails = Rails { verbs: true, shm: true, ..Environment::default().rails };
         let settings = |rails| Environment { rails, ..Environment::default() };
         let none_of = |rails, own, tcp| {
-            let text = towards(&settings(rails), &Towards { ips: &[], own, tcp });
+            let text = towards(&settings(rails), None, &Towards { ips: &[], own, tcp });
             text.strip_prefix("none: ").expect(&text).to_string()
         };
         assert!(none_of(rails, true, true).contains("shm is allowed"));
@@ -394,7 +389,7 @@ mod tests {
     #[test]
     fn port_of_a_device_that_does_not_open_is_not_usable() {
         let lines =
-            described(&[device()], &Settings::default(), &[], &|_| Some("no library".into()));
+            described(&[device()], &Settings::default(), &[], &|_| Some("no library".into()), None);
         let text = said(&lines, "mlx5_0:1");
         let wanted = "unusable: no library; it would be used by GID 3 10.0.0.1";
         assert!(text.starts_with(wanted), "{text}");
@@ -402,13 +397,16 @@ mod tests {
         assert!(down.starts_with("unusable: the port is down"), "{down}");
     }
 
-    /// One that cannot be opened takes nobody's place.
     #[test]
     fn ports_beyond_those_that_an_endpoint_uses_are_said_to_be_left_out() {
         let cards: Vec<Device> =
             (0..9).map(|n| Device { name: format!("mlx5_{n}"), ..device() }).collect();
         let barrier = |it: &Device| (it.name == "mlx5_2").then(|| "it is broken".into());
-        let lines = described(&cards, &Settings::default(), &[], &barrier);
+        let used = [0, 1, 3, 4, 5, 6, 7].map(|n| {
+            PlannedPort::Verbs(PlannedRdma { name: format!("mlx5_{n}:1"), ..planned(24, None) })
+        });
+        let mut plan = Plan { rails: Rails::ALL, ports: used.into() };
+        let lines = described(&cards, &Settings::default(), &[], &barrier, Some(&plan));
         for n in 0..9 {
             let text = said(&lines, &format!("mlx5_{n}:1"));
             let wanted = match n {
@@ -418,6 +416,9 @@ mod tests {
             };
             assert!(text.starts_with(wanted), "mlx5_{n}: {text}");
         }
+        plan.ports.pop();
+        let lines = described(&cards, &Settings::default(), &[], &barrier, Some(&plan));
+        assert!(said(&lines, "mlx5_7:1").starts_with("unusable: an endpoint leaves it out"));
     }
 
     #[test]

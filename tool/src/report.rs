@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Failure, write_out};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use core::fmt::Write;
 use crosstie::connect::text_door::texts;
 use crosstie::connect::{ReportEntry, reports};
@@ -15,23 +16,25 @@ use std::time::Duration;
 /// How long data threads and peers get to say how they stand.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
-const USAGE: &str = "\
-usage: crosstie report PID
-
+const ABOUT: &str = "\
 Says what the open requests of a process wait for, from both sides: each connection with its oldest
 send and receive, how its peer stands, and the class of a stall (doc/stalls.md). The process needs
 not cooperate: its side band answers, also while its program is stuck in code of its own. Run it as
 the same user or root, in the same network namespace; PID is as the process itself sees it. That
-takes a second, in which the peers answer; three where the process is stopped.
-";
+takes a second, in which the peers answer; three where the process is stopped.";
+
+/// The command's arguments.
+pub fn command() -> Command {
+    let pid = Arg::new("pid").value_name("PID").required(true).value_parser(value_parser!(u32));
+    Command::new("report")
+        .about("Says what the open requests of a running process wait for")
+        .long_about(ABOUT)
+        .arg(pid.help("as the process itself sees it"))
+}
 
 /// Runs the command.
-pub fn run(args: &[String]) -> Result<(), Failure> {
-    let pid = match args {
-        [option] if option == "--help" || option == "-h" => return write_out(USAGE),
-        [pid] => pid.parse::<u32>().map_err(|_| format!("`{pid}` is no process id"))?,
-        _ => return Err(format!("one process id is expected\n\n{USAGE}")),
-    };
+pub fn run(given: &ArgMatches) -> Result<(), Failure> {
+    let pid: u32 = *given.get_one("pid").expect("it is required");
     let queues = texts(DOOR, pid, PATIENCE).map_err(|error| format!("process {pid}: {error}"));
     let queues = queues?;
     let endpoints = reports(pid, PATIENCE).or_else(|error| match error.kind() {

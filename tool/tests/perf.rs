@@ -190,7 +190,10 @@ fn client_says_why_there_is_no_server() {
     is_refused(&["127.0.0.1", "--pattern", "ring"], "--pattern: not together with");
     is_refused(&["127.0.0.1", "socket"], "`socket` is measured within a host");
     is_refused(&["127.0.0.1", "--device", "loopback0"], "--device: loopback0");
-    is_refused(&["--listen", "--chaos"], "--listen: not together with --chaos");
+    let output = perf(&["--listen", "--chaos"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true));
+    assert!(errors.contains("'--listen' cannot be used with '--chaos'"), "{errors}");
 }
 
 /// What only the server finds out is the client's to say, too.

@@ -6,6 +6,7 @@ pub(super) mod libfabric;
 pub mod mistyped;
 pub(super) mod network;
 pub mod options;
+pub mod plan;
 pub(super) mod ports;
 pub(super) mod rdma;
 pub mod settings;

@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::device::Rails;
+use super::plan::PlannedPort;
 use super::settings::Environment;
 use super::vendor::{self, VendorRail};
 use super::{libfabric, rdma};
@@ -56,6 +57,15 @@ impl Port {
             Port::Verbs(_) => rails.verbs = true,
             Port::Libfabric(_) => rails.libfabric = true,
             Port::Vendor(_) => rails.vendor = true,
+        }
+    }
+
+    /// As the plan has it.
+    pub(in crate::host) fn planned(&self) -> PlannedPort {
+        match self {
+            Port::Verbs(port) => PlannedPort::Verbs(port.planned()),
+            Port::Libfabric(nic) => PlannedPort::Libfabric(nic.clone()),
+            Port::Vendor(rail) => PlannedPort::Vendor(rail.name.as_str().into()),
         }
     }
 

@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::device::Rails;
+use super::plan::PlannedRdma;
 use super::settings::{Environment, REQUIRED};
 use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
@@ -33,12 +34,18 @@ pub(in crate::host) struct Port {
     number: u8,
     gid_index: u8,
     end: RailEnd,
+    /// Its GID in words, where that is no address of this network namespace.
+    elsewhere: Option<String>,
 }
 
 impl Port {
     /// `mlx5_0:1`.
     pub(in crate::host) fn name(&self) -> String {
         format!("{}:{}", self.device, self.number)
+    }
+
+    pub(super) fn planned(&self) -> PlannedRdma {
+        PlannedRdma { name: self.name(), end: self.end, elsewhere: self.elsewhere.clone() }
     }
 
     fn layer(&self) -> LinkLayer {
@@ -83,17 +90,14 @@ pub(in crate::host) fn choose(environment: &Environment) -> Vec<Port> {
     for device in &devices {
         for port in &device.ports {
             match usable(device, port, settings, &here) {
-                Ok(gid) => {
-                    if is_elsewhere(gid, port.layer, &here) {
-                        elsewhere(&device.name, port.number, gid);
-                    }
-                    ports.push(Port {
-                        device: device.name.clone(),
-                        number: port.number,
-                        gid_index: gid.index,
-                        end: RailEnd::new(port, gid, &addresses),
-                    });
-                }
+                Ok(gid) => ports.push(Port {
+                    device: device.name.clone(),
+                    number: port.number,
+                    gid_index: gid.index,
+                    end: RailEnd::new(port, gid, &addresses),
+                    elsewhere: is_elsewhere(gid, port.layer, &here)
+                        .then(|| elsewhere(&device.name, port.number, gid)),
+                }),
                 Err(why) => {
                     let is_meant = !matches!(why, Unusable::NotChosen(_));
                     reasons.push((is_meant, format!("{}:{}: {why}", device.name, port.number)));
@@ -144,14 +148,15 @@ fn missing_say(settings: &Settings, names: &[String]) {
     }
 }
 
-/// Says that a port is used by an address that is none of ours.
-fn elsewhere(device: &str, number: u8, gid: &GidEntry) {
+/// Says that a port is used by an address that is none of ours; returns that in words.
+fn elsewhere(device: &str, number: u8, gid: &GidEntry) -> String {
     let text = format!(
         "RDMA port {device}:{number} is used by {gid}, which is no address of this network \
          namespace: peers of this host alone are reached by it, and other hosts by TCP; who shares \
          the device with other namespaces may have to choose another (CROSSTIE_IB_ADDR_RANGE)"
     );
     say_once(Level::Warning, &text);
+    format!("{gid}")
 }
 
 /// Before a device is opened: where there are none, nobody is told.
@@ -333,7 +338,13 @@ mod tests {
     fn each_port_is_there_as_often_as_queue_pairs_are_wanted() {
         let gid = Gid::from("10.0.0.1".parse::<IpAddr>().unwrap());
         let end = RailEnd { gid, kind: GidKind::RoceV2, prefix_bits: 24, speed_mbit_s: 100 };
-        let of = |name: &str| Port { device: name.into(), number: 1, gid_index: 0, end };
+        let of = |name: &str| Port {
+            device: name.into(),
+            number: 1,
+            gid_index: 0,
+            end,
+            elsewhere: None,
+        };
         let names = |count| {
             let ports = with_queue_pairs(Vec::from([of("a"), of("b")]), count);
             ports.iter().map(|port| port.device.as_str()).collect::<String>()
@@ -398,7 +409,13 @@ mod tests {
                     let ip: IpAddr = format!("10.{net}.0.{last}").parse().unwrap();
                     let (gid, kind) = (Gid::from(ip), GidKind::RoceV2);
                     let end = RailEnd { gid, kind, prefix_bits: *bits, speed_mbit_s: *speed };
-                    Port { device: format!("d{net}"), number: 1, gid_index: 0, end }
+                    Port {
+                        device: format!("d{net}"),
+                        number: 1,
+                        gid_index: 0,
+                        end,
+                        elsewhere: None,
+                    }
                 });
                 with_queue_pairs(ports.collect(), queue_pairs).iter().map(hello_of).collect()
             };

@@ -35,7 +35,7 @@ impl Crew {
         let mut crew = Crew { children: Vec::new() };
         for rank in 1..size {
             let mut command = Command::new(&program);
-            command.arg("perf").args(args).args([once::WARNED.name, &once::warned()]);
+            command.arg("perf").args(args).args([once::WARNED, &once::warned()]);
             command.envs(variables(rank));
             command.stdin(Stdio::null()).stdout(Stdio::null());
             let child = command.spawn();

@@ -34,13 +34,13 @@ mod together;
 mod window;
 
 use super::Failure;
-use super::arguments::Given;
 use super::launch;
-use super::progress::Progress;
 use crate::owned::Backing;
 use alone::Alone;
+use clap::ArgMatches;
 use crosstie::host::log;
 use crosstie::host::{DeviceKind, RailView};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use options::{Measure, Options};
 use peer::{Pair, Setting};
 use remote::Server;
@@ -54,8 +54,9 @@ use window::{Kind, Window};
 /// Length of the message that each connection carries once when set-up is measured.
 const SETUP_BYTES: u64 = 8;
 
-pub use chaos::{WORKER_COMMAND, run_worker};
-pub use peer::{NAME as PEER_COMMAND, run as run_peer};
+pub use chaos::{WORKER_COMMAND, run_worker, worker_command};
+pub use options::command;
+pub use peer::{NAME as PEER_COMMAND, command as peer_command, run as run_peer};
 
 /// How a window went.
 #[derive(Copy, Clone, Debug)]
@@ -96,21 +97,23 @@ trait Bench {
 }
 
 /// Does what the arguments ask for; says the exit status.
-pub fn run(args: &[String]) -> Result<i32, Failure> {
-    let given = options::COMMAND.parse(args)?;
-    if given.help {
-        return super::write_out(&options::COMMAND.usage()).map(|()| 0);
+///
+/// `args` are those behind the command's name.
+pub fn run(given: &ArgMatches, args: &[String]) -> Result<i32, Failure> {
+    once::listen(given);
+    if given.get_flag("chaos") {
+        return chaos::run(given);
     }
-    once::listen(&given);
-    if given.has("--chaos") {
-        return chaos::run(&given);
-    }
-    measure(&given, args).map(|()| 0)
+    measure(given, args).map(|()| 0)
 }
 
-fn measure(given: &Given, args: &[String]) -> Result<(), Failure> {
-    if given.has("--listen") {
-        remote::check(given)?;
+/// What is no option, in order.
+fn operands(given: &ArgMatches) -> Vec<String> {
+    given.get_many("what").unwrap_or_default().cloned().collect()
+}
+
+fn measure(given: &ArgMatches, args: &[String]) -> Result<(), Failure> {
+    if given.get_flag("listen") {
         return remote::serve(given);
     }
     let options = Options::read(given)?;
@@ -127,25 +130,33 @@ fn measure(given: &Given, args: &[String]) -> Result<(), Failure> {
         return together::run(&options, launch, args);
     }
     let mut report = Report::new(&options);
-    let mut progress = Progress::new(steps(&options));
+    let progress = bar(steps(&options));
     // neighbours that messages answer have their connections in common
     for measures in options.measures.chunk_by(|a, b| a.is_transfer() && b.is_transfer()) {
         match measures {
             [Measure::Setup] => {
-                progress.step("setup");
+                progress.set_message("setup");
                 let row = setup(&options, server.clone())?;
-                progress.clear();
-                report.add(row)?;
+                progress.suspend(|| report.add(row))?;
+                progress.inc(1);
             }
-            [Measure::Socket] => socket_run(&options, &mut report, &mut progress)?,
+            [Measure::Socket] => socket_run(&options, &mut report, &progress)?,
             transfers => {
                 let server = server.clone();
-                transfers_run(&options, transfers, server, &mut report, &mut progress)?;
+                transfers_run(&options, transfers, server, &mut report, &progress)?;
             }
         }
     }
-    progress.clear();
+    progress.finish_and_clear();
     report.finish()
+}
+
+/// A bar of so many steps on standard error, where that is a terminal.
+fn bar(steps: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
+    let style = style.expect("a template").progress_chars("##.");
+    let bar = ProgressBar::new(steps as u64).with_style(style);
+    bar.with_finish(ProgressFinish::AndClear)
 }
 
 fn steps(options: &Options) -> usize {
@@ -162,7 +173,7 @@ fn transfers_run(
     measures: &[Measure],
     server: Option<Rc<Server>>,
     report: &mut Report,
-    progress: &mut Progress,
+    progress: &ProgressBar,
 ) -> Result<(), Failure> {
     let connections = options.connections.unwrap_or(1);
     let mut bench: Box<dyn Bench> = match options.device {
@@ -177,11 +188,11 @@ fn transfers_run(
     for measure in measures {
         for backing in options.backings(*measure) {
             for bytes in options.sizes(*measure) {
-                progress.step(measure.name());
+                progress.set_message(measure.name());
                 let plan = measure::Plan { options, measure: *measure, backing, bytes };
                 let row = plan.run(bench.as_mut())?;
-                progress.clear();
-                report.add(row)?;
+                progress.suspend(|| report.add(row))?;
+                progress.inc(1);
             }
         }
     }
@@ -189,15 +200,15 @@ fn transfers_run(
 }
 
 /// The cost of the library alone: one receive, one send and their tests.
-fn pairs(options: &Options, report: &mut Report, progress: &mut Progress) -> Result<(), Failure> {
+fn pairs(options: &Options, report: &mut Report, progress: &ProgressBar) -> Result<(), Failure> {
     let mut alone = Alone::open(1, &options.buffers())?;
     for backing in options.backings(Measure::Pair) {
         for bytes in options.sizes(Measure::Pair) {
-            progress.step("pair");
+            progress.set_message("pair");
             let plan = measure::Plan { options, measure: Measure::Pair, backing, bytes };
             let row = plan.pairs(&mut alone)?;
-            progress.clear();
-            report.add(row)?;
+            progress.suspend(|| report.add(row))?;
+            progress.inc(1);
         }
     }
     Ok(())
@@ -207,7 +218,7 @@ fn pairs(options: &Options, report: &mut Report, progress: &mut Progress) -> Res
 fn socket_run(
     options: &Options,
     report: &mut Report,
-    progress: &mut Progress,
+    progress: &ProgressBar,
 ) -> Result<(), Failure> {
     let plans: Vec<(Measure, u64)> = options
         .socket_plans()
@@ -221,11 +232,11 @@ fn socket_run(
     let bytes = plans.iter().map(room).max().unwrap_or(0);
     let mut bench = SocketPair::open(options.cpus, bytes)?;
     for (measure, bytes) in plans {
-        progress.step("socket");
+        progress.set_message("socket");
         let plan = measure::Plan { options, measure, backing, bytes };
         let row = plan.run(&mut bench)?.of(socket::DEVICE);
-        progress.clear();
-        report.add(row)?;
+        progress.suspend(|| report.add(row))?;
+        progress.inc(1);
     }
     Ok(())
 }

@@ -5,13 +5,19 @@
 //! of meanwhile. Errors, and what is going on, each process says by itself.
 #![forbid(unsafe_code)]
 
-use crate::arguments::{Flag, Given};
+use crate::arguments::hidden;
+use clap::{Arg, ArgMatches};
 use crosstie::base::hash::fnv1a;
 use crosstie::host::log::{self, Level};
 use std::sync::{Mutex, PoisonError};
 
 /// What a process is told that is started: hashes of warnings that were said.
-pub const WARNED: Flag = Flag { name: "--warned", value: "LIST", help: "" };
+pub const WARNED: &str = "--warned";
+
+/// The option of it.
+pub fn warned_option() -> Arg {
+    hidden("warned")
+}
 
 struct Warnings {
     elsewhere: Vec<u64>,
@@ -21,8 +27,8 @@ struct Warnings {
 static WARNINGS: Mutex<Warnings> = Mutex::new(Warnings { elsewhere: Vec::new(), here: Vec::new() });
 
 /// From now on warnings are remembered, and those that this process was told of are not said.
-pub fn listen(given: &Given) {
-    let told = given.text(WARNED.name).unwrap_or_default();
+pub fn listen(given: &ArgMatches) {
+    let told = given.get_one::<String>("warned").map_or("", |list| list);
     let hashes = told.split(',').filter_map(|hash| u64::from_str_radix(hash, 16).ok());
     WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).elsewhere.extend(hashes);
     log::sink_set(Some((hear, 0)));

@@ -1,15 +1,17 @@
 //! What `crosstie perf` was asked for.
 #![forbid(unsafe_code)]
 
+use super::chaos;
 use super::once;
 use super::pattern::Pattern;
 use super::refused;
 use super::remote::{self, Place};
 use super::window::{OUTSTANDING_MAX, SIZE_MAX, Window};
-use crate::arguments::{Command, Flag, Given, hint};
+use crate::arguments::{self, flag, hint, is_given, option, seconds};
 use crate::owned::Backing;
 use crate::text::sizes_parse;
 use crate::{Failure, cpus};
+use clap::{Arg, ArgMatches, Command, Id, value_parser};
 use crosstie::host::DeviceKind;
 use crosstie::host::settings::environment;
 use crosstie::wire::RAILS_MAX;
@@ -26,10 +28,7 @@ const RATE_OUTSTANDING: u64 = 32;
 /// Seconds of one measurement: the default set then ends within half a minute.
 const SECONDS: f64 = 0.4;
 
-/// The options of `crosstie perf`.
-pub const COMMAND: Command = Command {
-    name: "crosstie perf",
-    about: "\
+const ABOUT: &str = "\
 Measures between two processes of this host, each on a CPU of its own; with HOST, between this
 process and `crosstie perf --listen` there. WHAT is any of:
   latency     half of a round trip, one message at a time
@@ -43,95 +42,102 @@ process and `crosstie perf --listen` there. WHAT is any of:
 
 Started by mpirun, srun or torchrun, each process is a rank of --pattern, and rank 0 prints. Where
 they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOST:PORT.
-",
-    operands: "[HOST [PORT]] [WHAT...]",
-    flags: &[
-        Flag {
-            name: "--sizes",
-            value: "LIST",
-            help: "message sizes, such as 8,1K,64K or 8..1M (doublings)",
-        },
-        Flag {
-            name: "--outstanding",
-            value: "N",
-            help: "receives outstanding per direction (bandwidth 8, rate 32)",
-        },
-        Flag { name: "--both", value: "", help: "bandwidth and rate in both directions at once" },
-        Flag {
-            name: "--connections",
-            value: "N",
-            help: "connections, used in turn (default 1; setup: 100)",
-        },
-        Flag { name: "--group", value: "K", help: "messages per receive, 1 to 8 (default 1)" },
-        Flag {
-            name: "--memory",
-            value: "KIND",
-            help: "shared (the library's), private (the heap, registered) or both\n\
-                   (default both; rate: shared; tcp0: private)",
-        },
-        Flag {
-            name: "--one-buffer",
-            value: "",
-            help: "all outstanding messages use one buffer, as ucx_perftest and\n\
-                   fi_pingpong do; by default each has its own",
-        },
-        Flag { name: "--device", value: "NAME", help: "host0 (default), shm0, tcp0, loopback0" },
-        Flag {
-            name: "--listen",
-            value: "",
-            help: "wait for `crosstie perf HOST [PORT]` of another host or terminal, and measure\n\
-                   with it what it asks for; an operand is the port (default 18530; 0: any)",
-        },
-        Flag {
-            name: "--pattern",
-            value: "NAME",
-            help: "pair, ring or all-to-all: latency, bandwidth and rate among ranks",
-        },
-        Flag {
-            name: "--processes",
-            value: "N",
-            help: "ranks that are started here when no launcher does (default 2)",
-        },
-        Flag {
-            name: "--seconds",
-            value: "S",
-            help: "time for each line of the result (default 0.4); when it is over,\n\
-                   what is under way is the last",
-        },
-        Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
-        Flag {
-            name: "--verify",
-            value: "",
-            help: "check every byte of some messages, outside the timed part",
-        },
-        Flag {
-            name: "--verify-inside",
-            value: "",
-            help: "check every byte of every message, inside the timed part",
-        },
-        Flag { name: "--cpus", value: "A,B", help: "CPUs of the two processes" },
-        Flag { name: "--no-pin", value: "", help: "let the scheduler choose" },
-        Flag {
-            name: "--chaos",
-            value: "",
-            help: "kill TCP rails of two processes from outside while messages flow both ways\n\
-                   and every byte is verified; one line of verdict last (status 1: failed;\n\
-                   77: this system does not let it)",
-        },
-        Flag {
-            name: "--rails",
-            value: "N",
-            help: "rails of each connection, 1 to 8: of TCP, or of TCP and of ports of RDMA\n\
-                   or libfabric where there are some (default: one for each address\n\
-                   with one of the peer's in its subnet, 2 at most);\n\
-                   with --chaos 2 to 8 (default 2)",
-        },
-        Flag { name: "--seed", value: "N", help: "which rails --chaos kills, and how" },
-        Flag { name: "--json", value: "", help: "one JSON object per line" },
-        Flag { name: "--svg", value: "FILE", help: "draw latency and bandwidth over size" },
-        once::WARNED,
-    ],
-};
+";
+
+/// The usage line.
+const USAGE: &str = "crosstie perf [HOST [PORT]] [WHAT...] [OPTIONS]";
+
+/// The command's arguments.
+pub fn command() -> Command {
+    let args = [messages(), ranks(), checks_and_output()].concat();
+    let names = args.iter().map(|arg| arg.get_id().clone()).chain(["what".into()]);
+    let others: Vec<Id> = names.filter(|it| !chaos::OPTIONS.contains(&it.as_str())).collect();
+    let chaos = flag(
+        "chaos",
+        "kill TCP rails of two processes from outside while messages flow both ways\n\
+         and every byte is verified; one line of verdict last (status 1: failed;\n\
+         77: this system does not let it)",
+    );
+    Command::new("perf")
+        .about("Measures latency, bandwidth, message rate and set-up between two processes")
+        .long_about(ABOUT)
+        .override_usage(USAGE)
+        .arg(Arg::new("what").num_args(0..).hide(true))
+        .args(args)
+        .arg(chaos.conflicts_with_all(others))
+        .arg(
+            number("seed", "N", "which rails --chaos kills, and how", 0, u64::MAX)
+                .requires("chaos"),
+        )
+        .arg(once::warned_option())
+}
+
+/// An option whose value is a number.
+fn number(name: &'static str, value: &'static str, help: &'static str, min: u64, max: u64) -> Arg {
+    option(name, value, help).value_parser(value_parser!(u64).range(min..=max))
+}
+
+/// The option of the device, which is of the peer process, too.
+pub fn device_option(help: &'static str) -> Arg {
+    option("device", "NAME", help).value_parser(["host0", "shm0", "tcp0", "loopback0"])
+}
+
+/// Which messages, in which memory, over which device.
+fn messages() -> Vec<Arg> {
+    let sizes = "message sizes, such as 8,1K,64K or 8..1M (doublings)";
+    let outstanding = "receives outstanding per direction (bandwidth 8, rate 32)";
+    let connections = "connections, used in turn (default 1; setup: 100)";
+    let memory = "shared (the library's), private (the heap, registered) or both\n\
+                  (default both; rate: shared; tcp0: private)";
+    let one_buffer = "all outstanding messages use one buffer, as ucx_perftest and\n\
+                      fi_pingpong do; by default each has its own";
+    let rails = "rails of each connection, 1 to 8: of TCP, or of TCP and of ports of RDMA\n\
+                 or libfabric where there are some (default: one for each address\n\
+                 with one of the peer's in its subnet, 2 at most);\n\
+                 with --chaos 2 to 8 (default 2)";
+    vec![
+        option("sizes", "LIST", sizes).value_parser(|text: &str| sizes_parse(text, SIZE_MAX)),
+        number("outstanding", "N", outstanding, 1, OUTSTANDING_MAX),
+        flag("both", "bandwidth and rate in both directions at once"),
+        number("connections", "N", connections, 1, CONNECTIONS_MAX),
+        number("group", "K", "messages per receive, 1 to 8 (default 1)", 1, 8),
+        option("memory", "KIND", memory).value_parser(["shared", "private", "both"]),
+        flag("one-buffer", one_buffer),
+        device_option("host0 (default), shm0, tcp0, loopback0"),
+        number("rails", "N", rails, 1, RAILS_MAX as u64),
+    ]
+}
+
+/// Which processes.
+fn ranks() -> Vec<Arg> {
+    let listen = "wait for `crosstie perf HOST [PORT]` of another host or terminal, and measure\n\
+                  with it what it asks for; an operand is the port (default 18530; 0: any)";
+    let pattern = "pair, ring or all-to-all: latency, bandwidth and rate among ranks";
+    let processes = "ranks that are started here when no launcher does (default 2)";
+    vec![
+        flag("listen", listen).conflicts_with_all(["pattern", "processes"]),
+        option("pattern", "NAME", pattern).value_parser(Pattern::ALL.map(|it| it.name())),
+        number("processes", "N", processes, 2, 64),
+        option("cpus", "A,B", "CPUs of the two processes").value_parser(cpus_parse),
+        flag("no-pin", "let the scheduler choose").conflicts_with("cpus"),
+    ]
+}
+
+/// How long, what is checked, and how it is shown.
+fn checks_and_output() -> Vec<Arg> {
+    let time = "time for each line of the result (default 0.4); when it is over,\n\
+                what is under way is the last";
+    let verify = "check every byte of some messages, outside the timed part";
+    let inside = "check every byte of every message, inside the timed part";
+    vec![
+        option("seconds", "S", time).value_parser(seconds),
+        number("iterations", "N", "receives per window, instead of a time", 1, 1 << 40),
+        flag("verify", verify).conflicts_with("verify-inside"),
+        flag("verify-inside", inside),
+        flag("json", "one JSON object per line"),
+        option("svg", "FILE", "draw latency and bandwidth over size"),
+    ]
+}
 
 /// A question.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -237,36 +243,40 @@ pub struct Options {
 
 impl Options {
     /// Checks what was given.
-    pub fn read(given: &Given) -> Result<Options, Failure> {
-        if given.has("--seed") {
-            return Err(refused("--seed", "only with --chaos"));
-        }
-        let sizes = given.text("--sizes").map(|text| sizes_parse("--sizes", text, SIZE_MAX));
-        let (place, operands) = remote::place(&given.operands)?;
+    pub fn read(given: &ArgMatches) -> Result<Options, Failure> {
+        let (place, operands) = remote::place(&super::operands(given))?;
+        let number = |name| arguments::number(given, name);
+        let seconds = given.get_one("seconds").copied();
         let mut options = Options {
             measures: measures(&operands)?,
-            sizes: sizes.transpose()?,
-            outstanding: given.number("--outstanding", 1, OUTSTANDING_MAX)?,
-            both: given.has("--both"),
-            connections: given
-                .number("--connections", 1, CONNECTIONS_MAX)?
-                .map(|count| count as u32),
-            group: given.number("--group", 1, 8)?.unwrap_or(1),
-            memory: memory(given)?,
-            one_buffer: given.has("--one-buffer"),
-            device: device(given)?,
-            seconds: given.seconds("--seconds")?.unwrap_or(SECONDS),
-            is_time_given: given.has("--seconds"),
-            iterations: given.number("--iterations", 1, 1 << 40)?,
-            verify: verify(given)?,
-            cpus: chosen_cpus(given)?,
-            json: given.has("--json"),
-            svg: given.text("--svg").map(String::from),
-            pattern: pattern(given)?,
-            processes: given.number("--processes", 2, 64)?.map(|count| count as u32),
-            rails: given.number("--rails", 1, RAILS_MAX as u64)?.map(|count| count as u32),
+            sizes: given.get_one::<Vec<u64>>("sizes").cloned(),
+            outstanding: number("outstanding"),
+            both: given.get_flag("both"),
+            connections: number("connections").map(|count| count as u32),
+            group: number("group").unwrap_or(1),
+            memory: memory(given),
+            one_buffer: given.get_flag("one-buffer"),
+            device: device(given),
+            seconds: seconds.unwrap_or(SECONDS),
+            is_time_given: seconds.is_some(),
+            iterations: number("iterations"),
+            verify: match (given.get_flag("verify"), given.get_flag("verify-inside")) {
+                (false, false) => Verify::No,
+                (true, _) => Verify::Outside,
+                (false, true) => Verify::Inside,
+            },
+            cpus: match given.get_one("cpus") {
+                None if given.get_flag("no-pin") => None,
+                None => cpus::two(),
+                Some(pair) => Some(*pair),
+            },
+            json: given.get_flag("json"),
+            svg: given.get_one("svg").cloned(),
+            pattern: pattern(given),
+            processes: number("processes").map(|count| count as u32),
+            rails: number("rails").map(|count| count as u32),
             place,
-            is_cpu_free: !given.has("--cpus"),
+            is_cpu_free: !is_given(given, "cpus"),
         };
         if options.place.is_some() {
             options.remote_check(given)?;
@@ -278,8 +288,10 @@ impl Options {
     }
 
     /// What a server is not asked for. Some messages are verified unless that is impossible.
-    fn remote_check(&mut self, given: &Given) -> Result<(), Failure> {
-        remote::check(given)?;
+    fn remote_check(&mut self, given: &ArgMatches) -> Result<(), Failure> {
+        if let Some(name) = ["pattern", "processes"].iter().find(|name| is_given(given, name)) {
+            return Err(refused(&format!("--{name}"), "not together with a HOST"));
+        }
         if self.device == DeviceKind::Loopback {
             return Err(refused("--device", "loopback0 leads to no other process"));
         }
@@ -304,7 +316,7 @@ impl Options {
     }
 
     /// What a bare socket has not.
-    fn socket_check(&self, given: &Given) -> Result<(), Failure> {
+    fn socket_check(&self, given: &ArgMatches) -> Result<(), Failure> {
         if !self.measures.contains(&Measure::Socket) {
             return Ok(());
         }
@@ -323,7 +335,10 @@ impl Options {
             ("--one-buffer", "whose messages have a ring for each direction"),
             ("--svg", "which is not plotted"),
         ];
-        match ours.iter().find(|(option, _)| self.is_socket_alone() && given.has(option)) {
+        match ours
+            .iter()
+            .find(|(option, _)| self.is_socket_alone() && is_given(given, &option[2..]))
+        {
             Some((option, why)) => Err(refused(option, &format!("not of `socket` alone, {why}"))),
             None => Ok(()),
         }
@@ -530,53 +545,28 @@ fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
     Ok(measures)
 }
 
-fn memory(given: &Given) -> Result<Option<Vec<Backing>>, Failure> {
-    match given.text("--memory") {
-        None => Ok(None),
-        Some("shared") => Ok(Some(vec![Backing::Shared])),
-        Some("private") => Ok(Some(vec![Backing::Private])),
-        Some("both") => Ok(Some(vec![Backing::Shared, Backing::Private])),
-        Some(other) => {
-            Err(refused("--memory", &format!("`{other}` is not shared, private or both")))
-        }
-    }
+fn memory(given: &ArgMatches) -> Option<Vec<Backing>> {
+    given.get_one::<String>("memory").map(|kind| match kind.as_str() {
+        "shared" => vec![Backing::Shared],
+        "private" => vec![Backing::Private],
+        _ => vec![Backing::Shared, Backing::Private],
+    })
 }
 
 /// The device of `--device`.
-pub fn device(given: &Given) -> Result<DeviceKind, Failure> {
-    let Some(name) = given.text("--device") else { return Ok(DeviceKind::Host) };
-    let names = "host0, shm0, tcp0 or loopback0";
-    DeviceKind::named(name).ok_or_else(|| refused("--device", &format!("`{name}` is not {names}")))
+pub fn device(given: &ArgMatches) -> DeviceKind {
+    let name = given.get_one::<String>("device");
+    name.and_then(|name| DeviceKind::named(name)).unwrap_or(DeviceKind::Host)
 }
 
-fn pattern(given: &Given) -> Result<Option<Pattern>, Failure> {
-    let Some(name) = given.text("--pattern") else { return Ok(None) };
-    match Pattern::ALL.iter().find(|pattern| pattern.name() == name) {
-        Some(pattern) => Ok(Some(*pattern)),
-        None => Err(refused("--pattern", &format!("`{name}` is not pair, ring or all-to-all"))),
-    }
+fn pattern(given: &ArgMatches) -> Option<Pattern> {
+    let name = given.get_one::<String>("pattern")?;
+    Pattern::ALL.into_iter().find(|pattern| pattern.name() == name)
 }
 
-fn verify(given: &Given) -> Result<Verify, Failure> {
-    match (given.has("--verify"), given.has("--verify-inside")) {
-        (false, false) => Ok(Verify::No),
-        (true, false) => Ok(Verify::Outside),
-        (false, true) => Ok(Verify::Inside),
-        (true, true) => Err(refused("--verify-inside", "not together with --verify")),
-    }
-}
-
-fn chosen_cpus(given: &Given) -> Result<Option<(u32, u32)>, Failure> {
-    match (given.text("--cpus"), given.has("--no-pin")) {
-        (Some(_), true) => Err(refused("--no-pin", "not together with --cpus")),
-        (None, true) => Ok(None),
-        (None, false) => Ok(cpus::two()),
-        (Some(text), false) => {
-            let pair = text.split_once(',').map(|(a, b)| (a.parse(), b.parse()));
-            match pair {
-                Some((Ok(a), Ok(b))) => Ok(Some((a, b))),
-                _ => Err(refused("--cpus", &format!("`{text}` is not two numbers such as 0,1"))),
-            }
-        }
+fn cpus_parse(text: &str) -> Result<(u32, u32), Failure> {
+    match text.split_once(',').map(|(a, b)| (a.parse(), b.parse())) {
+        Some((Ok(a), Ok(b))) => Ok((a, b)),
+        _ => Err("it is not two numbers such as 0,1".into()),
     }
 }

@@ -5,7 +5,7 @@
 use super::flow::Flow;
 use super::lanes::STEP_LIMIT;
 use super::once;
-use super::options::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, device};
+use super::options::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, device, device_option};
 use super::pingpong;
 use super::process::{Peer, pin};
 use super::remote::{Server, line_read};
@@ -14,10 +14,11 @@ use super::side::{Shape, Side};
 use super::socket::SocketPeer;
 use super::window::{Kind, Window};
 use super::{Bench, Ran};
-use crate::arguments::{Command, Flag, Given};
+use crate::arguments::{flag, number, option};
 use crate::owned::Backing;
 use crate::text::hex;
 use crate::{Failure, cpus};
+use clap::{ArgMatches, Command, value_parser};
 use crosstie::host::RailView;
 use crosstie::host::log;
 use crosstie::wire::RAILS_MAX;
@@ -29,22 +30,22 @@ use std::time::Instant;
 pub const NAME: &str = "perf-peer";
 
 /// What it is told when it starts, or a server when it is to do the same.
-pub const PEER: Command = Command {
-    name: "crosstie perf-peer",
-    about: "The second process of `crosstie perf`, which starts it.",
-    operands: "",
-    flags: &[
-        Flag { name: "--device", value: "NAME", help: "device to open" },
-        Flag { name: "--socket", value: "BYTES", help: "a socket instead, and its buffers" },
-        Flag { name: "--connections", value: "N", help: "connections to accept" },
-        Flag { name: "--rails", value: "N", help: "rails of each connection" },
-        Flag { name: "--cpu", value: "N", help: "CPU to stay on" },
-        Flag { name: "--pin", value: "", help: "to stay on a CPU that it chooses" },
-        Flag { name: "--shared", value: "BYTES", help: "size of each buffer in shared memory" },
-        Flag { name: "--private", value: "BYTES", help: "size of each buffer on the heap" },
-        once::WARNED,
-    ],
-};
+pub fn command() -> Command {
+    let number = |name, value, help, range| {
+        option(name, value, help).value_parser(value_parser!(u64).range(range))
+    };
+    Command::new(NAME)
+        .about("The second process of `crosstie perf`, which starts it.")
+        .arg(device_option("device to open"))
+        .arg(number("socket", "BYTES", "a socket instead, and its buffers", 0..=u64::MAX))
+        .arg(number("connections", "N", "connections to accept", 1..=CONNECTIONS_MAX))
+        .arg(number("rails", "N", "rails of each connection", 1..=RAILS_MAX as u64))
+        .arg(number("cpu", "N", "CPU to stay on", 0..=u64::from(u32::MAX)))
+        .arg(flag("pin", "to stay on a CPU that it chooses"))
+        .arg(number("shared", "BYTES", "of each buffer in shared memory", 0..=BUFFERS_BYTES_MAX))
+        .arg(number("private", "BYTES", "of each buffer on the heap", 0..=BUFFERS_BYTES_MAX))
+        .arg(once::warned_option())
+}
 
 /// How both processes are set up.
 #[derive(Clone, Debug)]
@@ -165,16 +166,15 @@ impl Bench for Pair {
 }
 
 /// What the peer process does.
-pub fn run(args: &[String]) -> Result<(), Failure> {
+pub fn run(given: &ArgMatches) -> Result<(), Failure> {
     log::name_set("peer process");
-    let given = PEER.parse(args)?;
-    once::listen(&given);
+    once::listen(given);
     let mut words = BufReader::new(std::io::stdin());
     let mut out = std::io::stdout();
-    let Some(bytes) = given.number("--socket", 0, u64::MAX)? else {
-        return session(&given, &mut words, &mut out, &|| Ok(())).map(|_| ());
+    let Some(bytes) = number(given, "socket") else {
+        return session(given, &mut words, &mut out, &|| Ok(())).map(|_| ());
     };
-    cpu_take(&given)?;
+    cpu_take(given)?;
     let mut peer = SocketPeer::open(bytes, &mut out)?;
     while let Some(window) = next_window(&mut words, &[])? {
         peer.serve(&window)?;
@@ -184,9 +184,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
 }
 
 /// Keeps this process on the CPU that it was told, or on one that it chooses.
-fn cpu_take(given: &Given) -> Result<(), Failure> {
-    let told = given.number("--cpu", 0, u64::from(u32::MAX))?.map(|cpu| cpu as u32);
-    let free = || cpus::two().filter(|_| given.has("--pin")).map(|(_, cpu)| cpu);
+fn cpu_take(given: &ArgMatches) -> Result<(), Failure> {
+    let told = number(given, "cpu").map(|cpu| cpu as u32);
+    let free = || cpus::two().filter(|_| given.get_flag("pin")).map(|(_, cpu)| cpu);
     told.or_else(free).map_or(Ok(()), pin)
 }
 
@@ -194,18 +194,18 @@ fn cpu_take(given: &Given) -> Result<(), Failure> {
 /// `wanted`, runs windows until there are no more. Returns the bytes that were verified, and the
 /// messages found wrong.
 pub fn session(
-    given: &Given,
+    given: &ArgMatches,
     words: &mut (impl BufRead + Send),
     out: &mut impl Write,
     wanted: &dyn Fn() -> Result<(), Failure>,
 ) -> Result<(u64, u64), Failure> {
     cpu_take(given)?;
-    let connections = given.number("--connections", 1, CONNECTIONS_MAX)?.unwrap_or(1) as u32;
-    let rails = given.number("--rails", 1, RAILS_MAX as u64)?.map(|rails| rails as u32);
-    let mut side = Side::open(&Shape { device: device(given)?, connections, rails })?;
+    let connections = number(given, "connections").unwrap_or(1) as u32;
+    let rails = number(given, "rails").map(|rails| rails as u32);
+    let mut side = Side::open(&Shape { device: device(given), connections, rails })?;
     let mut rooms = Vec::new();
-    for (name, backing) in [("--shared", Backing::Shared), ("--private", Backing::Private)] {
-        if let Some(bytes) = given.number(name, 0, BUFFERS_BYTES_MAX)? {
+    for (name, backing) in [("shared", Backing::Shared), ("private", Backing::Private)] {
+        if let Some(bytes) = number(given, name) {
             side.buffers_make(backing, bytes)?;
             rooms.push((backing, bytes));
         }

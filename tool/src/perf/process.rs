@@ -31,7 +31,7 @@ impl Peer {
     pub fn start(cpu: Option<u32>, options: &[(&str, String)]) -> Result<Peer, Failure> {
         let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let mut command = Command::new(program);
-        command.args([NAME, once::WARNED.name, &once::warned()]);
+        command.args([NAME, once::WARNED, &once::warned()]);
         if let Some(cpu) = cpu {
             command.args(["--cpu", &cpu.to_string()]);
         }

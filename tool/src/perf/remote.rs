@@ -12,12 +12,13 @@
 #![forbid(unsafe_code)]
 
 use super::options;
-use super::peer::{self, PEER};
+use super::peer;
 use super::process::Peer;
 use super::refused;
-use crate::arguments::{Given, hint};
+use crate::arguments::{hint, is_given, parse};
 use crate::launch::host_port;
 use crate::{Failure, write_out};
+use clap::ArgMatches;
 use crosstie::connect::interfaces::all_addresses;
 use crosstie::host::log;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -155,14 +156,16 @@ fn timed(stream: &TcpStream, limit: Duration) -> std::io::Result<()> {
 // ---------------------------------------------------------------- the server
 
 /// Waits for a client, and measures with it.
-pub fn serve(given: &Given) -> Result<(), Failure> {
-    let port = port_of(given)?;
+pub fn serve(given: &ArgMatches) -> Result<(), Failure> {
+    let operands = super::operands(given);
+    let port = port_of(&operands)?;
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
         .map_err(|error| refused("--listen", &format!("port {port}: {error}")))?;
     let own = listener.local_addr().map_err(|error| refused("--listen", &error.to_string()))?;
-    let more = given.names().any(|name| name != "--listen" && name != super::once::WARNED.name);
-    if more || given.operands.iter().any(|operand| operand.parse::<u16>().is_err()) {
+    let options = given.ids().map(clap::Id::as_str).filter(|name| is_given(given, name));
+    let more = options.into_iter().any(|name| !["listen", "warned", "what"].contains(&name));
+    if more || operands.iter().any(|operand| operand.parse::<u16>().is_err()) {
         log::line_write("option --listen: what else is given has no effect; the client decides");
     }
     write_out(&format!(
@@ -183,8 +186,8 @@ pub fn serve(given: &Given) -> Result<(), Failure> {
 }
 
 /// The operand of `--listen`; 0: a port that the kernel chooses.
-fn port_of(given: &Given) -> Result<u16, Failure> {
-    let numbers = || given.operands.iter().filter(|it| it.bytes().all(|b| b.is_ascii_digit()));
+fn port_of(operands: &[String]) -> Result<u16, Failure> {
+    let numbers = || operands.iter().filter(|it| it.bytes().all(|b| b.is_ascii_digit()));
     match (numbers().next(), numbers().count()) {
         (None, _) => Ok(PORT),
         (Some(text), 1) => text
@@ -247,7 +250,7 @@ fn sessions(stream: &TcpStream) -> Result<(u64, u64), Failure> {
         let session = match line.strip_prefix("open ") {
             Some(options) => {
                 let options: Vec<String> = options.split(' ').map(String::from).collect();
-                PEER.parse(&options).and_then(|given| {
+                parse(peer::command(), &options).and_then(|given| {
                     let here = || is_here(stream);
                     peer::session(&given, &mut words, &mut out, &here)
                 })
@@ -290,14 +293,4 @@ fn is_here(stream: &TcpStream) -> Result<(), Failure> {
         Ok(0) => Err("it has gone before it was connected; its own error says why".into()),
         Err(error) => Err(format!("lost: {error}")),
     }
-}
-
-/// What only two processes of one host, or ranks, can do.
-pub fn check(given: &Given) -> Result<(), Failure> {
-    for name in ["--chaos", "--pattern", "--processes"] {
-        if given.has(name) {
-            return Err(refused(name, "not together with --listen or a HOST"));
-        }
-    }
-    Ok(())
 }

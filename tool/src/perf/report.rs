@@ -8,6 +8,7 @@ use crate::plot::{Chart, Series, page};
 use crate::table::Columns;
 use crate::text::{bytes_short, number};
 use crate::{Failure, write_out};
+use core::error::Error;
 use crosstie::host::{DeviceKind, RailView};
 use serde_json::{Value, json};
 
@@ -132,8 +133,10 @@ impl<'a> Report<'a> {
         }
         match &self.options.svg {
             None => Ok(()),
-            Some(file) => std::fs::write(file, self.plot())
-                .map_err(|error| format!("option --svg: {file}: {error}")),
+            Some(file) => {
+                let drawn = self.plot().and_then(|plot| Ok(std::fs::write(file, plot)?));
+                drawn.map_err(|error| format!("option --svg: {file}: {error}"))
+            }
         }
     }
 
@@ -205,7 +208,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn plot(&self) -> String {
+    fn plot(&self) -> Result<String, Box<dyn Error>> {
         let chart = |title: &str, measure: Measure, value: &str| Chart {
             title: title.to_string(),
             series: ["shared", "private"]

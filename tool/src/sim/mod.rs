@@ -25,6 +25,8 @@ mod throttle;
 #[cfg(test)]
 mod unfenced;
 
+use crate::arguments::{number, option};
+use clap::{ArgMatches, Command, value_parser};
 use schedule::Tally;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -34,75 +36,48 @@ const EVENTS_MIN: u64 = 200;
 /// Fewest schedules that every class must occur in.
 const CLASSES_FROM: u64 = 1_000;
 
-const USAGE: &str = "\
-usage: crosstie sim [--seed N] [--schedules M] [--threads T]
-       crosstie sim --peers N
+const ABOUT: &str = "\
+Runs random schedules over a network that delays, reorders, refuses, fails and dies, and compares
+what arrives with a plain oracle. A schedule that fails is printed with its seed;
+`--seed S --schedules 1` runs it again.";
 
-Runs M random schedules (default 10000), the first with seed N (default 1), each over a network
-that delays, reorders, refuses, fails and dies, and compares what arrives with a plain oracle.
-A schedule that fails is printed with its seed; `--seed S --schedules 1` runs it again.
-
-With --peers, an account of one endpoint that talks to N others (up to 20000): bytes, time to take
-the connections into use, a message on each, and what an idle call of progress costs.
-";
+const PEERS: &str = "\
+instead, an account of one endpoint that talks to N others: bytes, time to take the
+connections into use, a message on each, and what an idle call of progress costs";
 
 struct Options {
     seed: u64,
     schedules: u64,
     threads: u64,
-    peers: Option<u32>,
+}
+
+/// The command's arguments.
+pub fn command() -> Command {
+    let peers = value_parser!(u32).range(1..=i64::from(peers::PEERS_MAX));
+    let from = |least| value_parser!(u64).range(least..);
+    Command::new("sim")
+        .about("Runs simulated schedules with faults against a plain model")
+        .long_about(ABOUT)
+        .arg(option("seed", "N", "the first schedule's").value_parser(from(0)).default_value("1"))
+        .arg(option("schedules", "M", "").value_parser(from(1)).default_value("10000"))
+        .arg(option("threads", "T", "default: one for each CPU, 8 at most").value_parser(from(1)))
+        .arg(option("peers", "N", PEERS).value_parser(peers).conflicts_with_all([
+            "seed",
+            "schedules",
+            "threads",
+        ]))
 }
 
 /// Runs the command; the result is the process's exit status.
-pub fn run(arguments: &[String]) -> i32 {
-    match options(arguments) {
-        Ok(Some(Options { peers: Some(peers), .. })) => account(peers),
-        Ok(Some(options)) => simulate(&options, schedule::run),
-        Ok(None) => {
-            print!("{USAGE}");
-            0
-        }
-        Err(sentence) => {
-            eprintln!("crosstie sim: {sentence}\n{USAGE}");
-            2
-        }
+pub fn run(given: &ArgMatches) -> i32 {
+    if let Some(peers) = given.get_one("peers") {
+        return account(*peers);
     }
-}
-
-fn options(arguments: &[String]) -> Result<Option<Options>, String> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let mut options = Options { seed: 1, schedules: 10_000, threads: cores.min(8), peers: None };
-    let mut arguments = arguments.iter();
-    let mut of_schedules = None;
-    while let Some(name) = arguments.next() {
-        let mut peers = 0;
-        let place = match name.as_str() {
-            "--peers" => &mut peers,
-            "--seed" => &mut options.seed,
-            "--schedules" => &mut options.schedules,
-            "--threads" => &mut options.threads,
-            "--help" | "-h" => return Ok(None),
-            _ => return Err(format!("unknown option {name}")),
-        };
-        if name != "--peers" {
-            of_schedules = Some(name);
-        }
-        let value = arguments.next().ok_or_else(|| format!("{name} needs a number"))?;
-        *place = value.parse().map_err(|_| format!("{name} needs a number, not {value}"))?;
-        if (name == "--threads" || name == "--schedules") && value.parse() == Ok(0u64) {
-            return Err(format!("{name} needs a number from 1 on"));
-        }
-        if name == "--peers" {
-            if peers == 0 || peers > u64::from(peers::PEERS_MAX) {
-                return Err(format!("--peers needs a number from 1 to {}", peers::PEERS_MAX));
-            }
-            options.peers = Some(peers as u32);
-        }
-    }
-    if let (Some(_), Some(name)) = (options.peers, of_schedules) {
-        return Err(format!("{name} has no effect with --peers, which runs no schedule"));
-    }
-    Ok(Some(options))
+    let value = |name, usual| number(given, name).unwrap_or(usual);
+    let (seed, schedules) = (value("seed", 1), value("schedules", 10_000));
+    let options = Options { seed, schedules, threads: value("threads", cores.min(8)) };
+    simulate(&options, schedule::run)
 }
 
 fn account(peers: u32) -> i32 {
@@ -255,7 +230,7 @@ mod tests {
     const SCHEDULES: u64 = 1_000;
 
     fn status(judged: Judged) -> i32 {
-        simulate(&Options { seed: 1, schedules: SCHEDULES, threads: 2, peers: None }, judged)
+        simulate(&Options { seed: 1, schedules: SCHEDULES, threads: 2 }, judged)
     }
 
     /// A schedule in which everything happened.
@@ -309,6 +284,6 @@ mod tests {
 
     fn status_of(network: crosstie_kit::sim::SimCounts) -> i32 {
         let tally = Tally { network, ..full() };
-        report(&Options { seed: 1, schedules: 1, threads: 1, peers: None }, &tally)
+        report(&Options { seed: 1, schedules: 1, threads: 1 }, &tally)
     }
 }

@@ -11,19 +11,21 @@ mod traffic;
 mod worker;
 mod workers;
 
-use crate::arguments::Given;
+use super::options::device;
+use crate::arguments::{is_given, number};
 use crate::table::Table;
 use crate::{Failure, write_out};
+use clap::ArgMatches;
+use crosstie::host::DeviceKind;
 use crosstie::host::settings::environment;
 use crosstie::memory::Variables;
 use crosstie::memory::probe::clock_ns;
-use crosstie::wire::RAILS_MAX;
 use crosstie_kit::random::Random;
 use rails::{Blow, BorrowError, Rail};
 use std::time::{Duration, Instant};
 use workers::{SIDES, Workers};
 
-pub use worker::{NAME as WORKER_COMMAND, run as run_worker};
+pub use worker::{NAME as WORKER_COMMAND, command as worker_command, run as run_worker};
 
 /// Seconds of messages and kills when nobody says otherwise, and the most that may be asked for.
 const SECONDS: f64 = 10.0;
@@ -49,7 +51,7 @@ const TIMES: [&str; 5] = [
 ];
 
 /// Options of `crosstie perf` that go together with `--chaos`.
-const OPTIONS: [&str; 5] = ["--chaos", "--rails", "--seconds", "--seed", "--device"];
+pub const OPTIONS: [&str; 6] = ["chaos", "rails", "seconds", "seed", "device", "warned"];
 
 /// What was found.
 struct Found {
@@ -79,23 +81,20 @@ impl From<&str> for End {
 }
 
 /// Runs it; says the exit status.
-pub fn run(given: &Given) -> Result<i32, Failure> {
-    if let Some(other) = given.names().find(|name| !OPTIONS.contains(name)) {
-        return Err(super::refused(other, "not together with --chaos"));
-    }
-    if given.text("--device").is_some_and(|device| device != "tcp0") {
+pub fn run(given: &ArgMatches) -> Result<i32, Failure> {
+    if is_given(given, "device") && device(given) != DeviceKind::Tcp {
         return Err(super::refused("--device", "--chaos kills TCP rails: tcp0"));
     }
-    if !given.operands.is_empty() {
-        return Err("with --chaos there is nothing else to measure".into());
+    let rails = number(given, "rails").unwrap_or(2) as u8;
+    if rails < 2 {
+        return Err(super::refused("--rails", "2 or more with --chaos"));
     }
-    let rails = given.number("--rails", 2, RAILS_MAX as u64)?.unwrap_or(2) as u8;
-    let seconds = given.seconds("--seconds")?.unwrap_or(SECONDS);
+    let seconds = given.get_one("seconds").copied().unwrap_or(SECONDS);
     if seconds > SECONDS_MAX {
         return Err(super::refused("--seconds", &format!("at most {SECONDS_MAX} with --chaos")));
     }
     settings_check()?;
-    let seed = given.number("--seed", 0, u64::MAX)?.unwrap_or_else(clock_ns);
+    let seed = number(given, "seed").unwrap_or_else(clock_ns);
     write_out(&format!("chaos: tcp0, {rails} rails, {seconds} s, --seed {seed}\n"))?;
     write_out(&overridden())?;
     let mut found = Found {

@@ -5,9 +5,10 @@
 use super::super::side::Side;
 use super::traffic::{Traffic, numbers};
 use crate::Failure;
-use crate::arguments::{Command, Flag};
+use crate::arguments::{number, option};
 use crate::perf::once;
 use crate::text::{hex, unhex};
+use clap::{ArgMatches, Command, value_parser};
 use crosstie::base::slab::Handle;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::memory::probe::clock_ns;
@@ -25,16 +26,15 @@ const SETTLE_NS: u64 = 30_000_000;
 /// More processes and threads than CPUs.
 const CROWD: u32 = 1 << 10;
 
-const COMMAND: Command = Command {
-    name: "crosstie perf-chaos",
-    about: "One of the processes of `crosstie perf --chaos`, which starts it.",
-    operands: "",
-    flags: &[
-        Flag { name: "--side", value: "N", help: "0: listens, 1: connects" },
-        Flag { name: "--rails", value: "N", help: "rails of the connection" },
-        once::WARNED,
-    ],
-};
+/// Its arguments.
+pub fn command() -> Command {
+    let range = |range| value_parser!(u64).range(range);
+    Command::new(NAME)
+        .about("One of the processes of `crosstie perf --chaos`, which starts it.")
+        .arg(option("side", "N", "0: listens, 1: connects").value_parser(range(0..=1)))
+        .arg(option("rails", "N", "rails of the connection").value_parser(range(2..=8)))
+        .arg(once::warned_option())
+}
 
 /// What is measured of one kill.
 struct Kill {
@@ -60,22 +60,21 @@ struct Worker {
 }
 
 /// What the process does.
-pub fn run(args: &[String]) -> Result<(), Failure> {
-    let result = work(args);
+pub fn run(given: &ArgMatches) -> Result<(), Failure> {
+    let result = work(given);
     if let Err(failure) = &result {
         say(&format!("failed {failure}"))?;
     }
     result
 }
 
-fn work(args: &[String]) -> Result<(), Failure> {
-    let given = COMMAND.parse(args)?;
-    once::listen(&given);
-    let number = given.number("--side", 0, 1)?.unwrap_or(0);
-    let rails = given.number("--rails", 2, 8)?.unwrap_or(2) as u8;
+fn work(given: &ArgMatches) -> Result<(), Failure> {
+    once::listen(given);
+    let side_number = number(given, "side").unwrap_or(0);
+    let rails = number(given, "rails").unwrap_or(2) as u8;
     let words = listen_to_parent()?;
     let mut side = open(rails)?;
-    match number {
+    match side_number {
         0 => {
             let (listener, handle) = side.listen()?;
             say(&format!("warned {}", once::warned()))?;
@@ -88,7 +87,7 @@ fn work(args: &[String]) -> Result<(), Failure> {
         }
     }
     let connection = side.connections[0];
-    let mut traffic = Traffic::new(&mut side, connection, number)?;
+    let mut traffic = Traffic::new(&mut side, connection, side_number)?;
     let mut worker =
         Worker { side, connection, rails, words, kill: None, until: None, said: false };
     say("ready")?;

@@ -150,7 +150,7 @@ impl Worker {
         let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let mut command = Command::new(program);
         command.args([NAME, "--side", &side.to_string(), "--rails", &rails.to_string()]);
-        command.args([WARNED.name, warned]);
+        command.args([WARNED, warned]);
         // all rails between the same two addresses, which every host has
         let [wish, interfaces] = OVERRIDDEN;
         command.env(wish, rails.to_string());
