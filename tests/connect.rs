@@ -431,11 +431,8 @@ fn a_thousand_connections_between_two_processes() {
     run_alone("times");
 }
 
-#[test]
-fn a_band_may_be_used_from_any_thread() {
-    const fn check<T: Send + Sync>() {}
-    check::<Band<TestMemory>>();
-}
+// A band may be used from any thread.
+static_assertions::assert_impl_all!(Band<TestMemory>: Send, Sync);
 
 #[test]
 fn open_sweeps_what_killed_endpoints_left() {

@@ -20,6 +20,7 @@ const STD: &[&str] = &[
     "libc",
     "libloading",
     "sha2",
+    "static_assertions",
     "typenum",
 ];
 

@@ -7,9 +7,9 @@ extern crate std;
 
 use super::key::public_number;
 use super::os;
-use super::peer::TextBuffer;
 use super::socket::{Name, Socket};
 use crate::base::hash::fnv1a;
+use crate::base::text::Text;
 use core::fmt::Write;
 use std::fs;
 use std::io;
@@ -37,26 +37,20 @@ const SWEEP_MAX: usize = 4096;
 
 /// A path as bytes, without the heap.
 #[derive(Copy, Clone, Debug)]
-struct PathText {
-    bytes: [u8; PATH_BYTES_MAX],
-    length: usize,
-}
+struct PathText(Text<PATH_BYTES_MAX>);
 
 impl PathText {
     fn new(dir: &[u8], id: u128, suffix: &str) -> Option<PathText> {
-        let mut bytes = [0; PATH_BYTES_MAX];
         if dir.len() > SHM_DIR_BYTES_MAX {
             return None;
         }
-        bytes[..dir.len()].copy_from_slice(dir);
-        let mut text = TextBuffer::new(&mut bytes[dir.len()..]);
+        let mut text = Text::beginning(dir);
         write!(text, "/{PREFIX}{id:032x}{suffix}").ok()?;
-        let length = dir.len() + text.length();
-        Some(PathText { bytes, length })
+        Some(PathText(text))
     }
 
     fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        self.0.as_bytes()
     }
 
     fn as_path(&self) -> &Path {
@@ -83,11 +77,8 @@ impl Address {
     }
 
     fn abstract_name(&self) -> Name {
-        let mut bytes = [0; 64];
-        let mut text = TextBuffer::new(&mut bytes);
-        write!(text, "{PREFIX}{:032x}", self.id).expect("a text buffer takes everything");
-        let length = text.length();
-        Name::abstract_of(&bytes[..length]).expect("41 bytes fit")
+        let text: Text<64> = Text::written(format_args!("{PREFIX}{:032x}", self.id));
+        Name::abstract_of(text.as_bytes()).expect("41 bytes fit")
     }
 
     /// Opens both sockets, by name and by path, of which one may be absent: where the directory

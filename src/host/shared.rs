@@ -26,6 +26,7 @@ use crate::wire::handle::HANDLE_BYTES;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
+use static_assertions::assert_impl_all;
 use std::boxed::Box;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,10 +87,7 @@ pub struct Shared {
     pub(super) generations: &'static [AtomicU32],
 }
 
-const _: () = {
-    const fn any_thread<T: Send + Sync>() {}
-    any_thread::<Shared>();
-};
+assert_impl_all!(Shared: Send, Sync);
 
 /// An endpoint's hold on its [`Shared`], which lies in the endpoint's block, not in the endpoint:
 /// another thread's `&Shared` and the data thread's `&mut Endpoint` never cover the same bytes.

@@ -147,8 +147,8 @@ pub(super) struct Lane {
     /// When its failure was looked at first; 0: not yet. The time of the last progress may be old
     /// when a lane fails between two.
     pub failed_at: Instant,
-    /// What [`Connection::heard`](super::records::Connection::heard) said last since then, and when
-    /// it changed; of a lane that the peer has closed, when that was looked at first.
+    /// What [`Connection::heard`](super::connection::Connection::heard) said last since then, and
+    /// when it changed; of a lane that the peer has closed, when that was looked at first.
     pub heard_mark: u32,
     pub heard_at: Instant,
     /// What it calls the peer's mailbox.

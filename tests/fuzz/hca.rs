@@ -1,5 +1,6 @@
 //! What a GPU may write into a queue: anything, at any time, and doorbells that say anything.
 
+use arbitrary::Arbitrary;
 use crosstie::base::bitset;
 use crosstie::base::sync::{AtomicU64, Ordering};
 use crosstie::hca::ENTRY_WORDS;
@@ -12,26 +13,37 @@ const DEPTH: usize = 8;
 const FIRST: u32 = 1;
 const RANKS: usize = 2;
 const WINDOW_BYTES: u64 = 256;
-/// Steps that a few bytes of input may ask for.
+/// Deeds of one input that are looked at.
 const STEPS_MAX: usize = 512;
 
-/// Eight bytes of input, and those that are missing as zeros.
-fn word(data: &mut &[u8]) -> u64 {
-    let count = data.len().min(8);
-    let (now, rest) = data.split_at(count);
-    *data = rest;
-    let mut bytes = [0; 8];
-    bytes[..count].copy_from_slice(now);
-    u64::from_le_bytes(bytes)
+/// What one side does to one of the two queues.
+#[derive(Arbitrary, Debug)]
+pub struct Deed {
+    second_queue: bool,
+    what: What,
+}
+
+#[derive(Arbitrary, Debug)]
+enum What {
+    /// The doorbell says anything.
+    Doorbell(u64),
+    /// The doorbell says how much was written.
+    Announce,
+    /// A slot is filled.
+    Write([u64; ENTRY_WORDS]),
+    /// An operation that was handed out ends; one in eight fails.
+    End { operation: u8, result: u8 },
+    /// The executor looks at the queue.
+    Step,
 }
 
 /// Fills a slot with input, of which the head claims to be of this queue and index.
-fn garble(ring: &[AtomicU64], queue: u32, index: u64, data: &mut &[u8]) {
+fn garble(ring: &[AtomicU64], queue: u32, index: u64, words: &[u64; ENTRY_WORDS]) {
     let slot = &ring[(index as usize % DEPTH) * ENTRY_WORDS..][..ENTRY_WORDS];
-    for place in slot {
-        place.store(word(data), Ordering::Relaxed);
+    for (place, word) in slot.iter().zip(words) {
+        place.store(*word, Ordering::Relaxed);
     }
-    let garbage = slot[0].load(Ordering::Relaxed);
+    let garbage = words[0];
     let head = ((index as u32 & 0xffff) << 8 | (garbage as u32 & 0xff)).to_be();
     let tail = (queue << 8 | (garbage >> 32) as u32 & 7).to_be();
     slot[0].store(u64::from(head) | u64::from(tail) << 32, Ordering::Relaxed);
@@ -39,7 +51,7 @@ fn garble(ring: &[AtomicU64], queue: u32, index: u64, data: &mut &[u8]) {
 
 /// Two queues that both sides touch in the order of the input. What is handed out lies in bounds,
 /// ends once, and is never more than the queue holds.
-pub fn hca(mut data: &[u8]) {
+pub fn hca(deeds: &[Deed]) {
     let zeros = || (0..DEPTH * ENTRY_WORDS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
     let (rings, completions) = ([zeros(), zeros()], [zeros(), zeros()]);
     let doorbells = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -66,26 +78,22 @@ pub fn hca(mut data: &[u8]) {
     let mut executor = Executor::new(&mut lanes, 0);
     let mut flying = Vec::new();
     let mut written = [0u64; 2];
-    for now in 0..STEPS_MAX {
-        if data.is_empty() {
-            break;
-        }
-        let command = word(&mut data);
-        let at = command as usize & 1;
-        match (command >> 1) % 5 {
-            0 => doorbells[at].store(word(&mut data), Ordering::Release),
-            1 => doorbells[at].store(written[at], Ordering::Release),
-            2 => {
-                garble(&rings[at], FIRST + at as u32, written[at], &mut data);
+    for (now, deed) in deeds.iter().take(STEPS_MAX).enumerate() {
+        let at = usize::from(deed.second_queue);
+        match &deed.what {
+            What::Doorbell(number) => doorbells[at].store(*number, Ordering::Release),
+            What::Announce => doorbells[at].store(written[at], Ordering::Release),
+            What::Write(words) => {
+                garble(&rings[at], FIRST + at as u32, written[at], words);
                 written[at] += 1;
             }
-            3 if !flying.is_empty() => {
-                let operation = flying.swap_remove((command >> 8) as usize % flying.len());
-                let failed = command >> 40 & 7 == 0;
+            What::End { operation, result } if !flying.is_empty() => {
+                let operation = flying.swap_remove(usize::from(*operation) % flying.len());
+                let failed = result & 7 == 0;
                 let outcome = if failed { Err(Syndrome::RemoteOperation) } else { Ok(()) };
                 executor.complete(&operation, outcome);
             }
-            _ => {
+            What::End { .. } | What::Step => {
                 if let Step::Operation(operation) = executor.step(at, &keys, now as u64 * 100_000) {
                     flying.push(operation);
                     assert!(flying.len() <= 2 * DEPTH);

@@ -7,6 +7,7 @@ use super::shelter::Shelter;
 use super::{BLOB_BYTES_MAX, OpenError, PeerError, Table, Vendor, VendorDomain};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::text::Text;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpError, OpErrorKind, OpId,
@@ -22,27 +23,19 @@ pub const NAME_BYTES_MAX: usize = 32;
 
 /// What people call a rail: `acme0`.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct RailName {
-    bytes: [u8; NAME_BYTES_MAX],
-    length: usize,
-}
+pub struct RailName(Text<NAME_BYTES_MAX>);
 
 impl RailName {
     /// A text as a name; `None`: it is empty, longer than [`NAME_BYTES_MAX`], or has bytes that are
     /// no printed ASCII.
     pub fn new(text: &[u8]) -> Option<RailName> {
-        let fits = (1..=NAME_BYTES_MAX).contains(&text.len());
-        if !fits || !text.iter().all(u8::is_ascii_graphic) {
-            return None;
-        }
-        let mut bytes = [0; NAME_BYTES_MAX];
-        bytes[..text.len()].copy_from_slice(text);
-        Some(RailName { bytes, length: text.len() })
+        let is_name = !text.is_empty() && text.iter().all(u8::is_ascii_graphic);
+        Text::whole(text).filter(|_| is_name).map(RailName)
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        core::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+        self.0.as_str()
     }
 }
 

@@ -3,4 +3,4 @@
 #[path = "../hca.rs"]
 mod hca;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| hca::hca(data));
+libfuzzer_sys::fuzz_target!(|deeds: Vec<hca::Deed>| hca::hca(&deeds));

@@ -4,6 +4,7 @@ use super::props::{PropsV11, PropsV12};
 use super::table::{Devices, Pointer};
 use super::{DeviceHandle, Logger, Rc, Text, layout};
 use core::ffi::c_int;
+use static_assertions::assert_impl_all;
 
 /// Opens the plugin, once more for each communicator.
 pub type Init = unsafe extern "C" fn(*mut Pointer, u64, Option<Logger>) -> Rc;
@@ -224,9 +225,6 @@ layout!(GinV14, 136 / 8, name 0, init 8, devices 16, get_gin_properties 24, get_
     query_last_error 120, finalize 128);
 
 // The tables hold no state: function pointers and text of static life.
-const _: fn() = || {
-    fn shared<T: Sync>() {}
-    shared::<GinV11>();
-    shared::<GinV13>();
-    shared::<GinV14>();
-};
+assert_impl_all!(GinV11: Sync);
+assert_impl_all!(GinV13: Sync);
+assert_impl_all!(GinV14: Sync);
