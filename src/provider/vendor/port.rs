@@ -9,8 +9,8 @@ use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpError, OpErrorKind, OpId,
-    OpKind, PostError, Posted, Provider, RecvSlot,
+    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, MemoryDomain, Op, OpError,
+    OpErrorKind, OpId, OpKind, PeerLife, PostError, Posted, Provider, RecvSlot,
 };
 use crate::wire::vendor_end::VendorEndHello;
 use core::ffi::c_void;
@@ -100,8 +100,7 @@ struct Seat {
     payload_bytes_max: u32,
     /// Whether it ends on account of a breach.
     is_given_up: bool,
-    /// A fence of a peer that was never open, or whose object is closed: it holds, and is to be
-    /// told.
+    /// A fence of a peer that was never open, or whose object is closed: it is to be told.
     fence: Option<(OpId, RailGeneration)>,
     /// Its fence, since the vendor was asked for it.
     fencing: Option<Fencing>,
@@ -449,13 +448,15 @@ impl<'m> VendorPort<'m> {
     }
 }
 
-impl<'m> Provider for VendorPort<'m> {
+impl<'m> MemoryDomain for VendorPort<'m> {
     type Domain = VendorDomain<'m>;
 
     fn domain(&self) -> VendorDomain<'m> {
         self.vendor.domain()
     }
+}
 
+impl<'m> Provider for VendorPort<'m> {
     fn caps(&self) -> Caps {
         self.vendor.caps()
     }
@@ -547,7 +548,9 @@ impl<'m> Provider for VendorPort<'m> {
             self.vendor.received_release(peer, slot);
         }
     }
+}
 
+impl<'m> PeerLife for VendorPort<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         let Some(seat) = self.seats.get_mut(peer.as_usize()) else { return };
         match seat.state {
