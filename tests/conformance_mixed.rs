@@ -6,7 +6,9 @@ use common::{Pair, Rejoin};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
-use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RecvSlot};
+use crosstie::fabric::{
+    Completion, LocalSpan, Op, OpId, OpKind, PeerLife, Provider, RailKey, RecvSlot,
+};
 use crosstie::memory::{CpuSet, SharedHeap, WakeFd};
 use crosstie::provider::rail_set::{Limits, RailSet, Way, bytes};
 use crosstie::provider::shm::{self, HeapSpan, PeerSetup, RingSizes, SharedView};

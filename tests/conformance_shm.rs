@@ -9,8 +9,8 @@ use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, LocalSpan, MemoryKind, Op, OpId, OpKind, Provider, Region, RemoteSpan,
-    Source,
+    Completion, Domain, LocalSpan, MemoryDomain, MemoryKind, Op, OpId, OpKind, Provider, Region,
+    RemoteSpan, Source,
 };
 use crosstie::memory::Errno;
 use crosstie::provider::shm::layout::ACKED_AT;

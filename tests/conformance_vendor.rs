@@ -13,7 +13,9 @@ use common::{NOTHING, PEERS, Pair};
 use crosstie::base::carve::Carver;
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::{Bytes, Instant};
-use crosstie::fabric::{Domain, MemoryKind, PostError, Posted, Provider, Region, RegisterError};
+use crosstie::fabric::{
+    Domain, MemoryDomain, MemoryKind, PostError, Posted, Provider, Region, RegisterError,
+};
 use crosstie::provider::vendor::abi::*;
 use crosstie::provider::vendor::flights::{Flights, bytes};
 use crosstie::provider::vendor::{CapsError, OpenError, PeerError, Table, TableError, Vendor};

@@ -11,8 +11,8 @@ mod verbs_support;
 use common::{Pair, Pause, Rejoin};
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::fabric::{
-    CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpErrorKind, OpId, OpKind,
-    PostError, Posted, Provider, RailKey, RemoteSpan, Source,
+    CloseError, Completion, DownCause, FenceKind, LocalSpan, MemoryDomain, Op, OpErrorKind, OpId,
+    OpKind, PeerLife, PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
 use crosstie::provider::verbs::pair::connect;
 use crosstie::provider::verbs::{PeerOpenError, RECEIVES, Verbs};

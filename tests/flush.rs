@@ -5,8 +5,8 @@ mod common;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, DownCause, LocalSpan, MemoryKind, Op, OpId, OpKind, PostError, Posted,
-    Provider, RailKey, Region, RemoteSpan, Source,
+    Completion, Domain, DownCause, LocalSpan, MemoryDomain, MemoryKind, Op, OpId, OpKind, PeerLife,
+    PostError, Posted, Provider, RailKey, Region, RemoteSpan, Source,
 };
 use crosstie::provider::loopback::{Limits, Loopback};
 use crosstie::transport::flush::{Flush, FlushEnd};

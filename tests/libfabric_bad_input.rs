@@ -7,8 +7,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, PostError, Provider, RegisterError,
-    Source,
+    Completion, Domain, DownCause, LocalSpan, MemoryDomain, Op, OpId, OpKind, PeerLife, PostError,
+    Provider, RegisterError, Source,
 };
 use crosstie::provider::libfabric::choice::choose;
 use crosstie::provider::libfabric::settings::Settings;

@@ -4,7 +4,7 @@
 mod libfabric_support;
 
 use crosstie::base::ids::RailGeneration;
-use crosstie::fabric::{Completion, Domain, DownCause, OpKind, Provider};
+use crosstie::fabric::{Completion, Domain, DownCause, MemoryDomain, OpKind, PeerLife};
 use crosstie::provider::libfabric::{Hello, PeerOpenError};
 use libfabric_support::{Layout, OTHER, PEER, World, hold_read, register, strict_config};
 use std::ffi::CStr;

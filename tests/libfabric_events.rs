@@ -7,8 +7,8 @@ mod libfabric_support;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{
-    CloseError, Completion, DeregisterError, Domain, DownCause, FenceKind, Op, OpId, OpKind,
-    PostError, Posted, Provider, RailKey, RemoteSpan, Source,
+    CloseError, Completion, DeregisterError, Domain, DownCause, FenceKind, MemoryDomain, Op, OpId,
+    OpKind, PeerLife, PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
 use crosstie::provider::libfabric::{Config, Hello, Limits, RECEIVES, Scope};
 use libfabric_support::{

@@ -8,7 +8,8 @@ mod libfabric_support;
 
 use crosstie::base::ids::RailGeneration;
 use crosstie::fabric::{
-    Domain, DownCause, OpError, OpErrorKind, OpId, PostError, Posted, Provider, RailKey,
+    Domain, DownCause, MemoryDomain, OpError, OpErrorKind, OpId, PeerLife, PostError, Posted,
+    RailKey,
 };
 use crosstie::provider::libfabric::{Config, Scope};
 use crosstie::transport::flush::{Flush, FlushEnd};

@@ -5,7 +5,7 @@ mod libfabric_support;
 
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, Provider};
+use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, PeerLife, Provider};
 use crosstie::provider::libfabric::Libfabric;
 use libfabric_support::{NOTHING, OTHER, World, let_library_work};
 

@@ -7,7 +7,8 @@ mod libfabric_support;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::fabric::{
-    Completion, DeregisterError, Domain, Op, OpId, OpKind, Provider, RailKey, RemoteSpan, Source,
+    Completion, DeregisterError, Domain, MemoryDomain, Op, OpId, OpKind, PeerLife, Provider,
+    RailKey, RemoteSpan, Source,
 };
 use crosstie::provider::libfabric::choice::choose;
 use crosstie::provider::libfabric::settings::Settings;

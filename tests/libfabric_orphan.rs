@@ -7,7 +7,7 @@ mod libfabric_support;
 
 use common_network::{network, own_network};
 use crosstie::base::ids::{PeerIndex, RailGeneration};
-use crosstie::fabric::{DownCause, Op, OpId, OpKind, Provider, Source};
+use crosstie::fabric::{DownCause, Op, OpId, OpKind, PeerLife, Provider, Source};
 use libfabric_support::PEER;
 use libfabric_support::end::{End, WHICH, join_with, pipe};
 use std::io::Write;

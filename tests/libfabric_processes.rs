@@ -4,7 +4,7 @@
 mod libfabric_support;
 
 use crosstie::base::ids::{PeerIndex, RailGeneration};
-use crosstie::fabric::{Completion, DownCause, OpKind, Provider};
+use crosstie::fabric::{Completion, DownCause, OpKind, PeerLife, Provider};
 use crosstie::provider::libfabric::{Config, Limits};
 use libfabric_support::end::{End, WHICH, join, pipe};
 use libfabric_support::{LIMITS, PEER, World, reaches_its_own_process, skip};

@@ -4,7 +4,7 @@
 
 mod libfabric_support;
 
-use crosstie::fabric::{DeregisterError, Domain, Op, OpId, Posted, Provider};
+use crosstie::fabric::{DeregisterError, Domain, MemoryDomain, Op, OpId, Posted, Provider};
 use crosstie::provider::libfabric::Config;
 use libfabric_support::{
     BLOCK_BYTES, Layout, OTHER, PEER, World, let_library_work, skip, strict_config,

@@ -14,7 +14,7 @@ mod strict_pair;
 use common_network::{network, sockets_end};
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, Provider};
+use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, PeerLife, Provider};
 use crosstie::host::endpoint::Closing;
 use crosstie::provider::libfabric::Libfabric;
 use crosstie::transport::RequestError;

@@ -9,7 +9,7 @@ mod libfabric_support;
 
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
-use crosstie::fabric::{Completion, DownCause, Op, OpId, PostError, Provider};
+use crosstie::fabric::{Completion, DownCause, Op, OpId, PeerLife, PostError, Provider};
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::libfabric::{Complaint, Config};

@@ -6,7 +6,7 @@
 mod libfabric_support;
 
 use crosstie::base::units::Bytes;
-use crosstie::fabric::{Completion, OpKind, Provider, Source};
+use crosstie::fabric::{Completion, OpKind, PeerLife, Provider, Source};
 use libfabric_support::PEER;
 use libfabric_support::end::{End, WHICH, join_with, pipe};
 use std::io::{BufRead, BufReader, Write};

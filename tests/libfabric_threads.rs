@@ -3,7 +3,7 @@
 
 mod libfabric_support;
 
-use crosstie::fabric::{DownCause, Provider};
+use crosstie::fabric::{DownCause, PeerLife};
 use crosstie::provider::libfabric::Callers;
 use libfabric_support::{Layout, PEER, World, strict_config};
 use std::ffi::CStr;

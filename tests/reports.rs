@@ -4,8 +4,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{ConnectionIndex, PeerIndex};
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{
-    Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RemoteSpan,
-    Syscalls,
+    Completion, Domain, DownCause, LocalSpan, MemoryDomain, Op, OpId, OpKind, Provider, RailKey,
+    RemoteSpan, Syscalls,
 };
 use crosstie::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crosstie::transport::{

@@ -9,8 +9,9 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    CloseError, Completion, Domain, DownCause, LocalSpan, MemoryKind, Op, OpErrorKind, OpId,
-    OpKind, PostError, Posted, Provider, RailKey, Region, RegisterError, RemoteSpan,
+    CloseError, Completion, Domain, DownCause, LocalSpan, MemoryDomain, MemoryKind, Op,
+    OpErrorKind, OpId, OpKind, PeerLife, PostError, Posted, Provider, RailKey, Region,
+    RegisterError, RemoteSpan,
 };
 use crosstie::provider::vendor::PeerError;
 use crosstie::provider::vendor::port::{

@@ -9,8 +9,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, Gather, LINE_BYTES, MemoryKind, Op, OpId, OpKind, Posted, Provider, Region,
-    Source,
+    Completion, Domain, Gather, LINE_BYTES, MemoryDomain, MemoryKind, Op, OpId, OpKind, Posted,
+    Provider, Region, Source,
 };
 use crosstie::provider::verbs::choice::HcaChoice;
 use crosstie::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer};

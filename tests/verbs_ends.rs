@@ -5,7 +5,7 @@ mod verbs_support;
 
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{Completion, DownCause, Provider};
+use crosstie::fabric::{Completion, DownCause, PeerLife, Provider};
 use crosstie::provider::verbs::RECEIVES;
 use verbs_support::fake::{libraries, story_told, told_in};
 use verbs_support::{NOTHING, OTHER, PEER, World};

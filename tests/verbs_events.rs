@@ -48,7 +48,7 @@ fn port_that_comes_back_in_time_costs_nothing_and_one_that_stays_away_is_named()
     let fences = [world.fence(0), world.fence(1)];
     for (side, id) in fences.into_iter().enumerate() {
         assert!(world.end(side, id));
-        use crosstie::fabric::Provider;
+        use crosstie::fabric::PeerLife;
         assert_eq!(world.rails[side].peer_close(PEER), Ok(()));
     }
     world.join(PEER, 2);

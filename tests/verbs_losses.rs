@@ -5,7 +5,7 @@ mod verbs_support;
 
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{Completion, Domain, Provider};
+use crosstie::fabric::{Completion, Domain, MemoryDomain, PeerLife, Provider};
 use crosstie::provider::verbs::{GidText, RECEIVES, loss_words};
 use std::path::Path;
 use verbs_support::fake::{libraries, story_in, story_told};

@@ -10,8 +10,8 @@ mod verbs_support;
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, PostError, Provider,
-    RailKey, Region, RemoteSpan, Source,
+    Completion, Domain, LINE_BYTES, LocalSpan, MemoryDomain, MemoryKind, Op, OpId, OpKind,
+    PostError, Provider, RailKey, Region, RemoteSpan, Source,
 };
 use crosstie::provider::verbs::Verbs;
 use std::thread;

@@ -20,7 +20,7 @@
 //! - **P7** A region stays valid until `deregister` returns; an op on a key that is not registered
 //!   ends with [`OpErrorKind::Key`] and moves nothing.
 //! - **P8** Time and randomness are arguments.
-//! - **P9** [`Provider::peer_close`] with ops in flight says [`CloseError::Busy`] and changes
+//! - **P9** [`PeerLife::peer_close`] with ops in flight says [`CloseError::Busy`] and changes
 //!   nothing.
 //! - **P10** [`OpKind::Fence`] never blocks; its completion [`Completion::Fenced`] means: nothing
 //!   of that generation, whenever it was posted, by either side, can still write here, nor read or
@@ -40,6 +40,7 @@ pub use caps::{Caps, FenceKind, Syscalls};
 pub use completion::{Completion, DownCause, Next, OpError, OpErrorKind};
 pub use op::{Gather, HEAD_BYTES, Head, LINE_BYTES, Line, Op, OpId, OpKind, RemoteSpan, Source};
 pub use provider::{
-    CloseError, Domain, LONG_SLOTS, LocalSpan, PostError, Posted, Provider, RecvSlot, SentThrough,
+    CloseError, Domain, LONG_SLOTS, LocalSpan, MemoryDomain, PeerLife, PostError, Posted, Provider,
+    RecvSlot, SentThrough,
 };
 pub use region::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};

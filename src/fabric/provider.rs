@@ -122,17 +122,41 @@ pub struct SentThrough {
     pub posted: u64,
 }
 
-/// One rail, driven by one thread. See the contract in [`super`].
-pub trait Provider {
+/// Memory of a rail: how it becomes known to the rail and its peers.
+pub trait MemoryDomain {
     /// The registration side.
     type Domain: Domain + Clone;
 
+    /// A handle to the registration side that outlives borrows of the provider.
+    fn domain(&self) -> Self::Domain;
+}
+
+/// How peers of a rail end. Each rail opens its peers in its own way.
+pub trait PeerLife {
+    /// Says from outside (the side band) that a peer is gone. The next polls report what had come,
+    /// then [`Completion::PeerDown`], and complete what was accepted (P6). The cause is told as it
+    /// came, unless the rail knew of an end before; one that cannot befall it may be `Failed`.
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause);
+
+    /// Forgets a peer (P9). Receive slots still held are given back with it: opened again, it has
+    /// all of [`Caps::recv_slots`].
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError>;
+
+    /// Forgets a peer that was fenced as [`PeerLife::peer_close`] does, but for what it sent:
+    /// receive slots still held stay valid until they are released, also when the peer is opened
+    /// again, which has so many receives fewer until then. A rail on which a peer cannot be opened
+    /// again says [`CloseError::Busy`].
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        let _ = peer;
+        Err(CloseError::Busy)
+    }
+}
+
+/// One rail, driven by one thread: its promises and its data path. See the contract in [`super`].
+pub trait Provider: MemoryDomain + PeerLife {
     /// Whether a connection may have several of its peers, so that one may fail without it. Where
     /// not, nothing that this takes is part of the program.
     const SEVERAL_LANES: bool = true;
-
-    /// A handle to the registration side that outlives borrows of the provider.
-    fn domain(&self) -> Self::Domain;
 
     /// The promises.
     fn caps(&self) -> Caps;
@@ -272,23 +296,5 @@ pub trait Provider {
     fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
         self.received_copy(peer, slot, 0, to);
         self.received_release(peer, slot);
-    }
-
-    /// Says from outside (the side band) that a peer is gone. The next polls report what had come,
-    /// then [`Completion::PeerDown`], and complete what was accepted (P6). The cause is told as it
-    /// came, unless the rail knew of an end before; one that cannot befall it may be `Failed`.
-    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause);
-
-    /// Forgets a peer (P9). Receive slots still held are given back with it: opened again, it has
-    /// all of [`Caps::recv_slots`].
-    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError>;
-
-    /// Forgets a peer that was fenced as [`Provider::peer_close`] does, but for what it sent:
-    /// receive slots still held stay valid until they are released, also when the peer is opened
-    /// again, which has so many receives fewer until then. A rail on which a peer cannot be opened
-    /// again says [`CloseError::Busy`].
-    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
-        let _ = peer;
-        Err(CloseError::Busy)
     }
 }

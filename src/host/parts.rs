@@ -27,7 +27,7 @@ use crate::base::ring::{self, Consumer, Producer};
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Trust, Wake, Watch};
-use crate::fabric::{Domain, Provider, RailKey};
+use crate::fabric::{Domain, MemoryDomain, RailKey};
 use crate::memory::probe::clock_ns;
 use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, probe, wake};
 use crate::provider::loopback::Loopback;

@@ -8,8 +8,8 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
     Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, LONG_SLOTS,
-    LocalSpan, MemoryKind, Op, OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot,
-    Region, RegisterError, RemoteSpan, Source,
+    LocalSpan, MemoryDomain, MemoryKind, Op, OpId, OpKind, PeerLife, PostError, Posted, Provider,
+    RailKey, RecvSlot, Region, RegisterError, RemoteSpan, Source,
 };
 use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::loopback::Loopback;
@@ -498,14 +498,16 @@ fn done(peer: PeerIndex, id: OpId) -> Completion {
     Completion::Done { peer, id, result: Ok(()) }
 }
 
-impl Provider for Broken {
+impl MemoryDomain for Broken {
     type Domain = BrokenDomain;
 
     fn domain(&self) -> BrokenDomain {
         let (inner, vice, arena_key) = (self.inner.domain(), self.vice, self.arena_key);
         BrokenDomain { inner, vice, arena_key }
     }
+}
 
+impl Provider for Broken {
     fn caps(&self) -> Caps {
         let caps = self.inner.caps();
         self.asked.set(self.asked.get() + 1);
@@ -658,7 +660,9 @@ impl Provider for Broken {
             self.inner.received_release(peer, slot);
         }
     }
+}
 
+impl PeerLife for Broken {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         if self.vice == Vice::ThrowsAwayWhatCame {
             let mut raw = [crate::NOTHING; 16];

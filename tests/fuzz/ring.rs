@@ -4,8 +4,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, DownCause, LocalSpan, MemoryKind, Op, OpId, OpKind, Provider, RailKey,
-    Region, RemoteSpan,
+    Completion, Domain, DownCause, LocalSpan, MemoryDomain, MemoryKind, Op, OpId, OpKind, Provider,
+    RailKey, Region, RemoteSpan,
 };
 use crosstie::provider::shm::Limits;
 use crosstie::provider::shm::layout::{self, RingSizes};

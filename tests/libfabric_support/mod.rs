@@ -7,8 +7,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, DownCause, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted,
-    Provider, RailKey, Region, RemoteSpan, Source,
+    Completion, Domain, DownCause, LINE_BYTES, LocalSpan, MemoryDomain, MemoryKind, Op, OpId,
+    OpKind, PeerLife, Posted, Provider, RailKey, Region, RemoteSpan, Source,
 };
 use crosstie::provider::libfabric::pair::PairMemory;
 use crosstie::provider::libfabric::sys::abi::CqErrEntry;

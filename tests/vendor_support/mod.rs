@@ -8,7 +8,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RecvSlot,
+    Completion, Domain, DownCause, LocalSpan, MemoryDomain, Op, OpId, OpKind, PeerLife, Provider,
+    RailKey, RecvSlot,
 };
 use crosstie::host::vendor::{VendorRail, network};
 use crosstie::provider::loopback::{Limits, Loopback};

@@ -8,8 +8,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{
-    Completion, Domain, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted, Provider,
-    RailKey, Region, RemoteSpan, Source,
+    Completion, Domain, LINE_BYTES, LocalSpan, MemoryDomain, MemoryKind, Op, OpId, OpKind, Posted,
+    Provider, RailKey, Region, RemoteSpan, Source,
 };
 use crosstie::provider::verbs::gid::GidRule;
 use crosstie::provider::verbs::pair::{PairMemory, connect, devices};

@@ -9,7 +9,8 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Caps, DeregisterError, Domain, FenceKind, MemoryKind, Provider, RailKey, Region, RegisterError,
+    Caps, DeregisterError, Domain, FenceKind, MemoryDomain, MemoryKind, Provider, RailKey, Region,
+    RegisterError,
 };
 use crosstie::provider::vendor::abi::*;
 use crosstie::provider::vendor::flights::{self, Flights};

@@ -7,7 +7,7 @@ use crosstie::base::carve::{BLOCK_ALIGN, Carver, RawSlice, bytes_for};
 use crosstie::base::ids::{ConnectionIndex, PeerIndex};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant};
-use crosstie::fabric::{Domain, MemoryKind, Provider, RailKey, Region, RemoteSpan};
+use crosstie::fabric::{Domain, MemoryDomain, MemoryKind, RailKey, Region, RemoteSpan};
 use crosstie::provider::loopback::{self, Loopback};
 use crosstie::transport::limits::CREDITS;
 use crosstie::transport::{

@@ -11,7 +11,7 @@ use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::{Rail, STREAMS_MAX, ends_of};
-use crate::fabric::{CloseError, DownCause, Provider};
+use crate::fabric::{CloseError, DownCause, PeerLife};
 use crate::host::endpoint::{ConnectionRail, Endpoint};
 use crate::host::log::Level;
 use crate::host::log::RailEnd;

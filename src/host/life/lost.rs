@@ -21,7 +21,7 @@ extern crate std;
 use crate::base::ids::ConnectionIndex;
 use crate::connect::{Traffic, ends_of};
 use crate::diagnose::lost::{Missing, missing};
-use crate::fabric::{DownCause, Provider};
+use crate::fabric::{DownCause, PeerLife};
 use crate::host::endpoint::Endpoint;
 use crate::host::log::Level;
 use crate::host::log::news::say_of;

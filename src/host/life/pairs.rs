@@ -16,7 +16,7 @@ use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span};
 use crate::connect::{PairEnd, Side, TextBuffer};
-use crate::fabric::Provider;
+use crate::fabric::PeerLife;
 use crate::host::choice::ports::astray;
 use crate::host::choice::rdma;
 use crate::host::endpoint::{ConnectionRail, Endpoint, since};

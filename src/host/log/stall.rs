@@ -11,7 +11,7 @@ use crate::base::slab::Handle;
 use crate::base::units::Span;
 use crate::connect::{Band, TextBuffer, Watch};
 use crate::diagnose::stall::{Answer, Named, RailsOf, Side, Stall};
-use crate::fabric::{DownCause, Provider};
+use crate::fabric::{DownCause, PeerLife};
 use crate::host::endpoint::{ConnectionRail, Endpoint};
 use crate::host::life::lost::Suspect;
 use crate::host::log::{Level, TEXT_BYTES_MAX, say};

@@ -8,8 +8,8 @@ use super::rail::{Cell, Libfabric};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, Head, Line, LocalSpan, Op, OpId, OpKind,
-    PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, Line, LocalSpan, MemoryDomain, Op,
+    OpId, OpKind, PeerLife, PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
 };
 use crate::provider::events::Events;
 use crate::provider::touch;
@@ -41,13 +41,15 @@ impl Libfabric<'_> {
     }
 }
 
-impl<'m> Provider for Libfabric<'m> {
+impl<'m> MemoryDomain for Libfabric<'m> {
     type Domain = LibfabricDomain<'m>;
 
     fn domain(&self) -> LibfabricDomain<'m> {
         self.domain
     }
+}
 
+impl<'m> Provider for Libfabric<'m> {
     fn caps(&self) -> Caps {
         let transfer_max = Bytes(self.traits.transfer_max);
         Caps {
@@ -176,7 +178,9 @@ impl<'m> Provider for Libfabric<'m> {
             self.receives_due();
         }
     }
+}
 
+impl<'m> PeerLife for Libfabric<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         if peer.as_usize() < self.peers.len() {
             self.hear(peer.as_usize(), cause);

@@ -20,8 +20,9 @@ use crate::base::carve::{BlockTooSmall, Carver};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Next, Op,
-    OpErrorKind, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, MemoryDomain,
+    Next, Op, OpErrorKind, OpKind, PeerLife, PostError, Posted, Provider, RecvSlot, RemoteSpan,
+    Source, Syscalls,
 };
 use jobs::{Job, Work};
 use table::{Event, State, Tables};
@@ -236,14 +237,16 @@ const fn immediate_pack(immediate: Option<u32>) -> u64 {
     }
 }
 
-impl<'m> Provider for Loopback<'m> {
-    const SEVERAL_LANES: bool = false;
-
+impl<'m> MemoryDomain for Loopback<'m> {
     type Domain = HostDomain<'m>;
 
     fn domain(&self) -> HostDomain<'m> {
         self.tables.regions
     }
+}
+
+impl<'m> Provider for Loopback<'m> {
+    const SEVERAL_LANES: bool = false;
 
     fn caps(&self) -> Caps {
         Caps {
@@ -347,7 +350,9 @@ impl<'m> Provider for Loopback<'m> {
         unsafe { touch::copy_out(from, to.address()) };
         self.tables.slot_give_back(peer.as_usize(), slot.0 as u32);
     }
+}
 
+impl<'m> PeerLife for Loopback<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         let known = matches!(self.tables.state(peer), Some(State::Open | State::Fenced));
         if known {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::RailGeneration;
-use crate::fabric::{Domain, MemoryKind, OpId, RailKey, Region};
+use crate::fabric::{Domain, MemoryDomain, MemoryKind, OpId, PeerLife, RailKey, Region};
 use std::vec;
 
 const LIMITS: Limits =

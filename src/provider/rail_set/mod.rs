@@ -31,7 +31,7 @@ use super::tcp::{self, PeerOpenError, Tcp};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Span};
-use crate::fabric::{Caps, FenceKind, Provider, Syscalls};
+use crate::fabric::{Caps, FenceKind, MemoryDomain, Provider, Syscalls};
 use crate::memory::{Alarm, Errno, Reserve};
 use std::vec::Vec;
 

@@ -7,8 +7,8 @@ use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, OpId, Provider, RailKey, Region,
-    RegisterError,
+    Caps, CloseError, Completion, DeregisterError, Domain, MemoryDomain, OpId, PeerLife, Provider,
+    RailKey, Region, RegisterError,
 };
 use crate::provider::vendor::VendorDomain;
 use crate::provider::vendor::port as vendor;

@@ -9,8 +9,8 @@ use super::{CLOSED, ON_LANE, ON_PORT, ON_TCP, RailSet, Sockets};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, Gather, Head, Line, LocalSpan, Next, Op, OpId,
-    PostError, Posted, Provider, RecvSlot, RemoteSpan, SentThrough,
+    Caps, CloseError, Completion, DownCause, Gather, Head, Line, LocalSpan, MemoryDomain, Next, Op,
+    OpId, PeerLife, PostError, Posted, Provider, RecvSlot, RemoteSpan, SentThrough,
 };
 use crate::provider::shm::ShmDomain;
 use crate::provider::taken::Taken;
@@ -280,13 +280,15 @@ impl<'m> RailSet<'m> {
     }
 }
 
-impl<'m> Provider for RailSet<'m> {
+impl<'m> MemoryDomain for RailSet<'m> {
     type Domain = ShmDomain<'m>;
 
     fn domain(&self) -> ShmDomain<'m> {
         self.shm.domain()
     }
+}
 
+impl<'m> Provider for RailSet<'m> {
     fn caps(&self) -> Caps {
         self.caps
     }
@@ -443,7 +445,9 @@ impl<'m> Provider for RailSet<'m> {
         }
         on!(self [mut], peer, rail, number => rail.received_take(number, slot, to));
     }
+}
 
+impl<'m> PeerLife for RailSet<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         on!(self [mut], peer, rail, number => rail.peer_fail(number, cause));
     }

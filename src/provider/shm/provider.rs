@@ -20,8 +20,9 @@ use crate::base::regions::{RegionSlot, RegionTable};
 use crate::base::sync::{AtomicU32, AtomicU64};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op, OpKind,
-    PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, MemoryDomain,
+    Op, OpKind, PeerLife, PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source,
+    Syscalls,
 };
 use crate::memory::{Errno, wake};
 use crate::provider::events::Events;
@@ -386,13 +387,15 @@ impl<'m> Shm<'m> {
 /// More than any buffer, and less than what offsets could wrap with.
 const TRANSFER_MAX: u64 = 1 << 46;
 
-impl<'m> Provider for Shm<'m> {
+impl<'m> MemoryDomain for Shm<'m> {
     type Domain = ShmDomain<'m>;
 
     fn domain(&self) -> ShmDomain<'m> {
         self.domain
     }
+}
 
+impl<'m> Provider for Shm<'m> {
     fn caps(&self) -> Caps {
         Caps {
             send_payload_max: Bytes(u64::from(self.limits.send_payload_max)),
@@ -505,7 +508,9 @@ impl<'m> Provider for Shm<'m> {
         let held = &mut self.held[peer.as_usize() * words..][..words];
         self.peers[peer.as_usize()].release(slot, held);
     }
+}
 
+impl<'m> PeerLife for Shm<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         if self.opened(peer).is_some() {
             self.peers[peer.as_usize()].begin_down(cause);

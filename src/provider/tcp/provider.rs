@@ -10,8 +10,8 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, HEAD_BYTES, Head, LINE_BYTES, Line,
-    LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, SentThrough,
-    Source, Syscalls,
+    LocalSpan, MemoryDomain, Op, OpId, OpKind, PeerLife, PostError, Posted, Provider, RecvSlot,
+    RemoteSpan, SentThrough, Source, Syscalls,
 };
 use crate::provider::events::Events;
 use crate::provider::host_domain::HostDomain;
@@ -309,13 +309,15 @@ impl Tcp<'_> {
     }
 }
 
-impl<'m> Provider for Tcp<'m> {
+impl<'m> MemoryDomain for Tcp<'m> {
     type Domain = HostDomain<'m>;
 
     fn domain(&self) -> HostDomain<'m> {
         self.domain
     }
+}
 
+impl<'m> Provider for Tcp<'m> {
     fn caps(&self) -> Caps {
         Caps {
             send_payload_max: Bytes(SHORT_BYTES_MAX.into()),
@@ -470,7 +472,9 @@ impl<'m> Provider for Tcp<'m> {
         let peer = peer.as_usize();
         self.peers[peer].slot_release(&self.area, peer, slot.0);
     }
+}
 
+impl<'m> PeerLife for Tcp<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         if peer.as_usize() < self.peers.len() {
             self.end_as_told(peer.as_usize(), cause);

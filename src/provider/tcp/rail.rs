@@ -228,7 +228,7 @@ impl<'m> Tcp<'m> {
     }
 
     /// Takes a peer into use, over connected sockets of which the first carries sends and lines.
-    /// They stay the caller's, who closes them after [`crate::fabric::Provider::peer_close`].
+    /// They stay the caller's, who closes them after [`crate::fabric::PeerLife::peer_close`].
     pub fn peer_open(&mut self, peer: PeerIndex, fds: &[i32]) -> Result<(), PeerOpenError> {
         self.peer_open_with(peer, fds, false)
     }

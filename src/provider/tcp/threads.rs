@@ -15,8 +15,8 @@ use crate::base::sync::{AtomicU32, Cell, Ordering, fence};
 use crate::base::units::{Bytes, Instant};
 use crate::base::{descriptor, private};
 use crate::fabric::{
-    Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, Provider, RemoteSpan,
-    Source,
+    Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, PeerLife, Provider,
+    RemoteSpan, Source,
 };
 use crate::memory::{Errno, PinError, Reserve, WakeFd, thread_pin, threads};
 use crate::provider::host_domain::HostDomain;

@@ -39,8 +39,9 @@ use crate::base::units::{Bytes, Instant};
 #[cfg(feature = "std")]
 use crate::fabric::OpId;
 use crate::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, LocalSpan, MemoryKind, Op,
-    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
+    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, LocalSpan, MemoryDomain,
+    MemoryKind, Op, OpKind, PeerLife, PostError, Posted, Provider, RailKey, RecvSlot, Region,
+    RegisterError,
 };
 use abi::*;
 use core::ffi::{c_int, c_void};
@@ -422,9 +423,7 @@ impl Domain for VendorDomain<'_> {
     }
 }
 
-impl<'m> Provider for Vendor<'m> {
-    const SEVERAL_LANES: bool = false;
-
+impl<'m> MemoryDomain for Vendor<'m> {
     type Domain = VendorDomain<'m>;
 
     fn domain(&self) -> VendorDomain<'m> {
@@ -436,6 +435,10 @@ impl<'m> Provider for Vendor<'m> {
             object: self.object,
         }
     }
+}
+
+impl<'m> Provider for Vendor<'m> {
+    const SEVERAL_LANES: bool = false;
 
     fn caps(&self) -> Caps {
         self.caps
@@ -500,7 +503,9 @@ impl<'m> Provider for Vendor<'m> {
         // SAFETY: an open object, numbers.
         unsafe { (self.table.received_release)(self.object, peer.0, slot.0) };
     }
+}
 
+impl<'m> PeerLife for Vendor<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         let (cause, code) = convert::cause(cause);
         // SAFETY: an open object, numbers.

@@ -10,8 +10,8 @@ use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::text::Text;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpError, OpErrorKind, OpId,
-    OpKind, PostError, Posted, Provider, RecvSlot,
+    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, MemoryDomain, Op, OpError,
+    OpErrorKind, OpId, OpKind, PeerLife, PostError, Posted, Provider, RecvSlot,
 };
 use crate::wire::vendor_end::VendorEndHello;
 use core::ffi::c_void;
@@ -93,8 +93,7 @@ struct Seat {
     payload_bytes_max: u32,
     /// Whether it ends on account of a breach.
     is_given_up: bool,
-    /// A fence of a peer that was never open, or whose object is closed: it holds, and is to be
-    /// told.
+    /// A fence of a peer that was never open, or whose object is closed: it is to be told.
     fence: Option<(OpId, RailGeneration)>,
     /// Its fence, since the vendor was asked for it.
     fencing: Option<Fencing>,
@@ -442,13 +441,15 @@ impl<'m> VendorPort<'m> {
     }
 }
 
-impl<'m> Provider for VendorPort<'m> {
+impl<'m> MemoryDomain for VendorPort<'m> {
     type Domain = VendorDomain<'m>;
 
     fn domain(&self) -> VendorDomain<'m> {
         self.vendor.domain()
     }
+}
 
+impl<'m> Provider for VendorPort<'m> {
     fn caps(&self) -> Caps {
         self.vendor.caps()
     }
@@ -540,7 +541,9 @@ impl<'m> Provider for VendorPort<'m> {
             self.vendor.received_release(peer, slot);
         }
     }
+}
 
+impl<'m> PeerLife for VendorPort<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         let Some(seat) = self.seats.get_mut(peer.as_usize()) else { return };
         match seat.state {

@@ -9,7 +9,8 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, Gather, HEAD_BYTES, Head, Line, LocalSpan,
-    Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
+    MemoryDomain, Op, OpId, OpKind, PeerLife, PostError, Posted, Provider, RecvSlot, RemoteSpan,
+    Syscalls,
 };
 use crate::provider::events::Events;
 use crate::provider::touch;
@@ -41,13 +42,15 @@ impl Verbs<'_> {
     }
 }
 
-impl<'m> Provider for Verbs<'m> {
+impl<'m> MemoryDomain for Verbs<'m> {
     type Domain = VerbsDomain<'m>;
 
     fn domain(&self) -> VerbsDomain<'m> {
         self.domain
     }
+}
 
+impl<'m> Provider for Verbs<'m> {
     fn caps(&self) -> Caps {
         Caps {
             send_payload_max: Bytes(self.limits.payload_bytes_max.into()),
@@ -199,7 +202,9 @@ impl<'m> Provider for Verbs<'m> {
         let (cell, _) = poll::slot_parts(slot);
         self.slot_free(peer.as_usize(), cell);
     }
+}
 
+impl<'m> PeerLife for Verbs<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         if peer.as_usize() < self.peers.len() {
             self.end(peer.as_usize(), cause);

@@ -4,8 +4,8 @@
 use super::*;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, LocalSpan, Op, OpKind, PostError, Posted, RecvSlot,
-    Source,
+    Caps, CloseError, Completion, DownCause, LocalSpan, MemoryDomain, Op, OpKind, PeerLife,
+    PostError, Posted, RecvSlot, Source,
 };
 
 /// A rail that refuses every second post to each peer, if it is one of those, and longer ops than
@@ -16,13 +16,15 @@ pub(super) struct Narrow<'m> {
     pub(super) transfer_max: Bytes,
 }
 
-impl<'m> Provider for Narrow<'m> {
-    type Domain = <Loopback<'m> as Provider>::Domain;
+impl<'m> MemoryDomain for Narrow<'m> {
+    type Domain = <Loopback<'m> as MemoryDomain>::Domain;
 
     fn domain(&self) -> Self::Domain {
         self.inner.domain()
     }
+}
 
+impl<'m> Provider for Narrow<'m> {
     fn caps(&self) -> Caps {
         Caps { transfer_max: self.transfer_max, ..self.inner.caps() }
     }
@@ -60,7 +62,9 @@ impl<'m> Provider for Narrow<'m> {
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         self.inner.received_release(peer, slot);
     }
+}
 
+impl<'m> PeerLife for Narrow<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         self.inner.peer_fail(peer, cause);
     }

@@ -8,8 +8,8 @@ use crate::random::Random;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{
-    Caps, CloseError, Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, PostError,
-    Posted, Provider, RecvSlot,
+    Caps, CloseError, Completion, DownCause, LocalSpan, MemoryDomain, Op, OpError, OpErrorKind,
+    PeerLife, PostError, Posted, Provider, RecvSlot,
 };
 
 /// Code of errors that were injected, so that a log tells them from real ones.
@@ -165,14 +165,16 @@ fn ended(completion: &Completion) -> Option<PeerIndex> {
     }
 }
 
-impl<P: Provider, const HELD: usize> Provider for Fault<P, HELD> {
-    const SEVERAL_LANES: bool = P::SEVERAL_LANES;
-
+impl<P: Provider, const HELD: usize> MemoryDomain for Fault<P, HELD> {
     type Domain = P::Domain;
 
     fn domain(&self) -> P::Domain {
         self.inner.domain()
     }
+}
+
+impl<P: Provider, const HELD: usize> Provider for Fault<P, HELD> {
+    const SEVERAL_LANES: bool = P::SEVERAL_LANES;
 
     fn caps(&self) -> Caps {
         self.inner.caps()
@@ -222,7 +224,9 @@ impl<P: Provider, const HELD: usize> Provider for Fault<P, HELD> {
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         self.inner.received_release(peer, slot);
     }
+}
 
+impl<P: Provider, const HELD: usize> PeerLife for Fault<P, HELD> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         self.inner.peer_fail(peer, cause);
     }

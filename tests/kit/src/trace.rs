@@ -4,8 +4,8 @@ use crosstie::base::carve::Zeroable;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Caps, CloseError, Completion, DownCause, LocalSpan, Op, OpErrorKind, OpId, OpKind, PostError,
-    Posted, Provider, RecvSlot,
+    Caps, CloseError, Completion, DownCause, LocalSpan, MemoryDomain, Op, OpErrorKind, OpId,
+    OpKind, PeerLife, PostError, Posted, Provider, RecvSlot,
 };
 
 /// What kind of call or event a [`TraceEvent`] is about.
@@ -201,14 +201,16 @@ fn cause_number(cause: DownCause) -> u64 {
     }
 }
 
-impl<P: Provider, S: Sink> Provider for Trace<P, S> {
-    const SEVERAL_LANES: bool = P::SEVERAL_LANES;
-
+impl<P: Provider, S: Sink> MemoryDomain for Trace<P, S> {
     type Domain = P::Domain;
 
     fn domain(&self) -> P::Domain {
         self.inner.domain()
     }
+}
+
+impl<P: Provider, S: Sink> Provider for Trace<P, S> {
+    const SEVERAL_LANES: bool = P::SEVERAL_LANES;
 
     fn caps(&self) -> Caps {
         self.inner.caps()
@@ -251,7 +253,9 @@ impl<P: Provider, S: Sink> Provider for Trace<P, S> {
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         self.inner.received_release(peer, slot);
     }
+}
 
+impl<P: Provider, S: Sink> PeerLife for Trace<P, S> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         self.inner.peer_fail(peer, cause);
     }

@@ -4,7 +4,7 @@
 use super::schedule::{CONNECTION, World};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::Span;
-use crosstie::fabric::Provider;
+use crosstie::fabric::PeerLife;
 use crosstie::transport::Stats;
 use crosstie::transport::rail::LaneState;
 use crosstie_kit::random::Random;

@@ -10,7 +10,7 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::ConnectionIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{Provider, RailKey, RemoteSpan, Syscalls};
+use crosstie::fabric::{MemoryDomain, RailKey, RemoteSpan, Syscalls};
 use crosstie::transport::limits::CREDITS;
 use crosstie::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outgoing, RequestId,

@@ -11,7 +11,7 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{ConnectionIndex, PeerIndex};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{Provider, RemoteSpan};
+use crosstie::fabric::{MemoryDomain, RemoteSpan};
 use crosstie::transport::endpoint::ConnectionCloseError;
 use crosstie::transport::limits::{CREDITS, GROUPS_OFFERED_MAX};
 use crosstie::transport::{

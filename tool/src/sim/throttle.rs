@@ -11,7 +11,7 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{ConnectionIndex, PeerIndex};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{Provider, RailKey, RemoteSpan, Syscalls};
+use crosstie::fabric::{MemoryDomain, RailKey, RemoteSpan, Syscalls};
 use crosstie::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{

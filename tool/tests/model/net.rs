@@ -14,8 +14,8 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
     Caps, CloseError, Completion, DeregisterError, Domain, DownCause, FenceKind, Head, Line,
-    LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, PostError, Posted, Provider, RailKey,
-    RecvSlot, Region, RegisterError, Source, Syscalls,
+    LocalSpan, MemoryDomain, Op, OpError, OpErrorKind, OpId, OpKind, PeerLife, PostError, Posted,
+    Provider, RailKey, RecvSlot, Region, RegisterError, Source, Syscalls,
 };
 use crosstie::transport::limits::{CREDITS, RECEIVES_SPARE};
 
@@ -427,13 +427,15 @@ impl Domain for Everything {
     }
 }
 
-impl Provider for Port {
+impl MemoryDomain for Port {
     type Domain = Everything;
 
     fn domain(&self) -> Everything {
         Everything
     }
+}
 
+impl Provider for Port {
     fn caps(&self) -> Caps {
         Caps {
             send_payload_max: PAYLOAD_MAX,
@@ -487,7 +489,9 @@ impl Provider for Port {
         let slots = &mut self.net.borrow_mut().slots[self.side][peer.as_usize()];
         assert!(slots[slot.0 as usize].take().is_some(), "slot not held");
     }
+}
 
+impl PeerLife for Port {
     fn peer_fail(&mut self, peer: PeerIndex, _cause: DownCause) {
         self.net.borrow_mut().fail(self.side, peer.as_usize());
     }

@@ -7,8 +7,9 @@ use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Completion, Domain, DownCause, LINE_BYTES, LONG_SLOTS, LocalSpan, MemoryKind, Next, Op, OpId,
-    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RemoteSpan, Source,
+    Completion, Domain, DownCause, LINE_BYTES, LONG_SLOTS, LocalSpan, MemoryDomain, MemoryKind,
+    Next, Op, OpId, OpKind, PeerLife, PostError, Posted, Provider, RailKey, RecvSlot, Region,
+    RemoteSpan, Source,
 };
 use crate::provider::host_domain::HostDomain;
 use crate::wire::stream::{HEADER_BYTES_MAX, SEND_HEAD_AT, StreamFrame};

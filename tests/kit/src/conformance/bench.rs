@@ -5,9 +5,9 @@ use super::{ARENA_BYTES, Failure, Outcome, Rig, Side, Verdict};
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{
-    Caps, Completion, Domain, DownCause, Gather, Head, LocalSpan, MemoryKind, Op, OpError, OpId,
-    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan,
-    Source,
+    Caps, Completion, Domain, DownCause, Gather, Head, LocalSpan, MemoryDomain, MemoryKind, Op,
+    OpError, OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
+    RemoteSpan, Source,
 };
 
 /// Rounds that are looked at for something that must not come; see [`Rig::advance`]. What must

@@ -7,7 +7,7 @@ use super::{Rig, Side, Verdict};
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{
-    CloseError, DownCause, FenceKind, LINE_BYTES, LocalSpan, OpId, OpKind, PostError, Provider,
+    CloseError, DownCause, FenceKind, LINE_BYTES, LocalSpan, OpId, OpKind, PeerLife, PostError,
     Source,
 };
 

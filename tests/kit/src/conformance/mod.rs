@@ -23,7 +23,7 @@ mod regions;
 
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::Instant;
-use crosstie::fabric::{Caps, DownCause, Provider};
+use crosstie::fabric::{Caps, DownCause, PeerLife, Provider};
 
 /// Rounds of polls until what must come counts as missing, where nothing but polls moves bytes.
 pub const PATIENCE: u32 = 4096;
@@ -101,7 +101,7 @@ pub trait Rig {
         false
     }
 
-    /// Whether the ends of all ops are told before that of the peer after [`Provider::peer_fail`].
+    /// Whether the ends of all ops are told before that of the peer after [`PeerLife::peer_fail`].
     /// The header has vendors promise that; the contract leaves the order open.
     fn tells_ends_first(&self) -> bool {
         false

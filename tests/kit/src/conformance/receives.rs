@@ -4,8 +4,8 @@ use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail, ski
 use super::{ARENA_BYTES, Rig, Side, Verdict};
 use crosstie::base::ids::RailGeneration;
 use crosstie::fabric::{
-    CloseError, FenceKind, Head, Op, OpError, OpId, OpKind, PostError, Posted, Provider, RecvSlot,
-    Source,
+    CloseError, FenceKind, Head, Op, OpError, OpId, OpKind, PeerLife, PostError, Posted, Provider,
+    RecvSlot, Source,
 };
 
 /// Receives that are tried at most; `doc/vendor.md` has the number.

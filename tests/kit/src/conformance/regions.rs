@@ -3,8 +3,8 @@
 use super::bench::{Arrival, Bench, Check, Fate, PASSED, PIECES_MAX, QUIET, ensure, fail, pieces};
 use super::{Rig, Side, Verdict};
 use crosstie::fabric::{
-    DeregisterError, Domain, MemoryKind, OpErrorKind, OpId, OpKind, Provider, RailKey,
-    RegisterError, RemoteSpan, Source,
+    DeregisterError, Domain, MemoryDomain, MemoryKind, OpErrorKind, OpId, OpKind, Provider,
+    RailKey, RegisterError, RemoteSpan, Source,
 };
 
 const AT: usize = 8192;

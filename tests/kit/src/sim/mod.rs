@@ -29,8 +29,8 @@ use crosstie::base::carve::{BlockTooSmall, Carver};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, PostError, Posted, Provider,
-    RecvSlot,
+    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, MemoryDomain, Op, PeerLife,
+    PostError, Posted, Provider, RecvSlot,
 };
 use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::touch;
@@ -140,13 +140,15 @@ pub struct SimPort<'f, 'm> {
     port: u32,
 }
 
-impl<'m> Provider for SimPort<'_, 'm> {
+impl<'m> MemoryDomain for SimPort<'_, 'm> {
     type Domain = HostDomain<'m>;
 
     fn domain(&self) -> HostDomain<'m> {
         self.fabric.domain
     }
+}
 
+impl<'m> Provider for SimPort<'_, 'm> {
     fn caps(&self) -> Caps {
         let config = &self.fabric.config;
         Caps {
@@ -197,7 +199,9 @@ impl<'m> Provider for SimPort<'_, 'm> {
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         self.fabric.state.borrow_mut().slot_release(self.port, peer, slot);
     }
+}
 
+impl<'m> PeerLife for SimPort<'_, 'm> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         self.fabric.state.borrow_mut().peer_fail(self.port, peer, cause, Instant(0));
     }

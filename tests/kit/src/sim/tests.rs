@@ -2,7 +2,9 @@ use super::*;
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::Span;
-use crosstie::fabric::{Domain, MemoryKind, OpId, OpKind, Region, RemoteSpan, Source, Syscalls};
+use crosstie::fabric::{
+    Domain, MemoryKind, OpId, OpKind, PeerLife, Region, RemoteSpan, Source, Syscalls,
+};
 use std::format;
 use std::vec::Vec;
 
