@@ -10,6 +10,7 @@ use crosstie::host::device::DEVICES;
 use crosstie::host::options::{self, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
 use crosstie::provider::{libfabric, shm, taken, tcp, verbs};
+use crosstie::transport::RECORD_SIZES;
 use crosstie::transport::limits::{self, Limits};
 use crosstie::wire;
 use crosstie::wire::report::REPORT_BYTES_MAX;
@@ -130,7 +131,7 @@ fn state_of_a_connection_pair_over_a_port_is_64_kib_at_most() {
 
 fn records() -> Vec<(String, usize)> {
     let named = |(name, bytes): &(&str, usize)| ((*name).to_owned(), *bytes);
-    let mut all: Vec<_> = limits::RECORD_SIZES.iter().map(named).collect();
+    let mut all: Vec<_> = RECORD_SIZES.iter().map(named).collect();
     all.extend(options::RECORD_SIZES.iter().map(named));
     all.extend(shm::provider::RECORD_SIZES.iter().map(named));
     all.extend(tcp::RECORD_SIZES.iter().map(named));

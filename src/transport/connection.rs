@@ -12,6 +12,7 @@ use super::request::RequestError;
 use super::send::Send;
 use crate::base::seq::Seq;
 use crate::wire::head::SendHead;
+use core::hash::Hash;
 
 /// Groups of the peer that are bound before a state line is written for them alone.
 const GROUPS_OWED: i32 = 8;

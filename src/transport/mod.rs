@@ -19,7 +19,7 @@
 //! - The receiver decides this for messages that arrive unasked, in stream order.
 //! - The sender decides it for messages that it binds to slots. First it replays what it sent
 //!   unasked before it saw the slots, in the same order and by the same function
-//!   ([`matching::find`]).
+//!   ([`recv::matching::find`]).
 //!
 //! Both see the same sequence of groups and of sends, so both reach the same pairing
 //! (`doc/wire.md`, safety argument).
@@ -29,56 +29,39 @@
 //! The tables of states and their transitions stand with the states in `records`.
 #![deny(unsafe_code)]
 
-mod acknowledge;
-mod ask;
+mod block;
 mod connection;
 mod control;
-mod deadlines;
-mod eager;
+#[cfg(feature = "proof")]
+mod digest;
 pub mod endpoint;
-mod failover;
-mod failure;
-mod filled;
 pub mod flush;
-mod joining;
-mod lanes;
-mod leaving;
-mod left;
+mod life;
 pub mod limits;
-pub mod matching;
 #[allow(unsafe_code)]
 pub mod mr;
 #[cfg(not(feature = "proof"))]
 mod mutant;
 #[cfg(feature = "proof")]
 pub mod mutant;
-mod offer;
-mod pull;
-mod push;
-pub mod rail;
+mod net;
 mod rails;
 mod records;
 mod recv;
-mod report_error;
-mod report_state;
 pub mod request;
-pub mod schedule;
 mod send;
-mod slots;
 pub mod snapshot;
 pub mod stats;
-mod straight;
-mod stripes;
-mod used;
 
-pub use acknowledge::is_awaited;
-pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
-pub use joining::LaneJoin;
-pub use lanes::LaneView;
+pub use block::RECORD_SIZES;
+pub use control::report::ReportError;
+pub use endpoint::{Endpoint, Progress};
+pub use life::{ConnectionSetup, LaneJoin, LaneView};
 pub use limits::{Config, Limits};
 pub use mr::{DataMrs, MAPPED};
-pub use report_error::ReportError;
-pub use request::{Outcome, RequestError, RequestId, SubmitError};
+pub use net::is_awaited;
+pub use rails::{schedule, table as rail};
+pub use request::{Incoming, Outcome, Outgoing, RequestError, RequestId, SubmitError};
 pub use stats::Stats;
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 //! They are different types on purpose: a control rail cannot be given user data, nor a data rail
 //! a mailbox.
 
-use super::rail::DataRail;
+use super::rails::table::DataRail;
 use super::records::{
-    EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
+    EarlySend, GroupRecord, HeldMessage, NO_REGION, ReceiveRecord, SendRecord, StreamRecord,
 };
-use super::request::RequestError;
+use super::request::{RequestError, SubmitError};
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice, Zeroable, lines};
 use crate::base::pool::Pool;
 use crate::base::regions::{Range, RegionTable, RemoveError};
@@ -17,9 +17,6 @@ use crate::base::units::Bytes;
 use crate::fabric::{Line, LocalSpan, MemoryKind, RailKey, Region};
 use crate::wire::RAILS_MAX;
 use crate::wire::report::REPORT_BYTES_MAX;
-
-/// A record's region number when it has none: a message of no bytes.
-pub const NO_REGION: u16 = u16::MAX;
 
 /// The tag of a region that peers read without being helped.
 pub const MAPPED: u64 = 1;
@@ -42,6 +39,16 @@ pub enum SpanError {
     Region,
     /// The buffer does not lie inside the region.
     Range,
+}
+
+impl From<SpanError> for SubmitError {
+    #[inline]
+    fn from(error: SpanError) -> SubmitError {
+        match error {
+            SpanError::Region => SubmitError::Region,
+            SpanError::Range => SubmitError::Range,
+        }
+    }
 }
 
 impl<'m> DataMrs<'m> {

@@ -1,6 +1,6 @@
 //! What the machine remembers: plain values in the caller's block, no pointers.
 //!
-//! Where the lanes of a connection are is in [`super::rail`].
+//! Where the lanes of a connection are is in [`super::rails`].
 //!
 //! ```text
 //! connection   Free ─open─► Open ─close──────────► Closing ─fenced─► Free
@@ -15,13 +15,16 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use super::mr::NO_REGION;
-use super::rail::DataSpan;
+use super::rails::table::DataSpan;
 use super::request::RequestError;
 use crate::base::seq::Seq;
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
 use crate::fabric::RecvSlot;
+use core::hash::Hash;
+
+/// A record's region number when it has none: a message of no bytes.
+pub const NO_REGION: u16 = u16::MAX;
 
 /// End of a list of records.
 pub const NIL: u8 = u8::MAX;
@@ -39,17 +42,6 @@ pub enum ConnectionState {
     Failed,
     /// The user closes it; outstanding operations are being fenced.
     Closing,
-}
-
-/// Whether the peer can still touch our memory, or we the peer's, once a connection is given up.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
-pub enum Fence {
-    /// It can.
-    Needed,
-    /// The fence was posted.
-    Posted,
-    /// It cannot.
-    Holds,
 }
 
 /// Why a connection is no longer open, with its request error.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::base::ids::ConnectionIndex;
+use crate::base::slab::Handle;
 use crate::wire::GROUP_MAX;
 
 /// Names an outstanding request. Zero is none; a number kept too long names nothing.
@@ -92,6 +93,32 @@ impl RequestId {
 
 const fn number(kind: u64, connection: ConnectionIndex, record: u8, generation: u32) -> u64 {
     (generation as u64) << 32 | kind << 30 | (connection.0 as u64) << 8 | record as u64
+}
+
+/// A message to send.
+#[derive(Copy, Clone, Debug)]
+pub struct Outgoing {
+    /// Region that the message lies in; not looked at when `length` is zero.
+    pub region: Handle,
+    /// Address of its first byte.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Matched against the tags of the oldest group.
+    pub tag: i32,
+}
+
+/// Room for a message to receive.
+#[derive(Copy, Clone, Debug)]
+pub struct Incoming {
+    /// Region that the room lies in; not looked at when `length` is zero.
+    pub region: Handle,
+    /// Address of its first byte.
+    pub address: u64,
+    /// Room in bytes.
+    pub length: u64,
+    /// Takes messages with this tag.
+    pub tag: i32,
 }
 
 /// Why a request was not accepted. Nothing was changed.
@@ -185,6 +212,14 @@ pub struct Outcome {
     pub count: u8,
     /// Bytes sent, or received in each buffer of the group.
     pub lengths: [u64; GROUP_MAX],
+}
+
+impl Outcome {
+    /// That of one message.
+    #[inline]
+    pub(super) const fn one(result: Result<(), RequestError>, length: u64) -> Outcome {
+        Outcome { result, count: 1, lengths: [length, 0, 0, 0, 0, 0, 0, 0] }
+    }
 }
 
 /// Why a request could not be asked or canceled. Nothing was changed.

@@ -5,12 +5,14 @@
 //! its own count, a *tick*, so that ages are right to one of them.
 #![forbid(unsafe_code)]
 
-use super::endpoint::Endpoint;
 use super::limits::CREDITS_FOR_STARTS;
-use super::matching;
-use super::rail::LaneState;
+use super::net::Net;
+use super::rails::table::LaneState;
 use super::records::{ConnectionState, GroupRecord, NIL, SendRecord, SendState};
+use super::recv::groups::Recvs;
+use super::recv::matching;
 use super::request::RequestError;
+use super::send::queue::Sends;
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
 use crate::fabric::Provider;
@@ -120,39 +122,17 @@ fn group_is_open(group: &GroupRecord) -> bool {
     group.used && group.done != matching::full(group.count)
 }
 
-impl<P: Provider> Endpoint<'_, P> {
-    /// Looks at the open requests of a connection; those that it sees first begin to age.
-    ///
-    /// *Cost*: reads each record of the connection.
-    pub fn watch(&mut self, connection: ConnectionIndex, tick: Tick) -> Watched {
-        let index = connection.as_usize();
-        let mut watched = Watched::default();
-        let c = &self.connections[index];
-        if c.state == ConnectionState::Free {
-            return watched;
-        }
-        let moved = self.movement(index);
-        let c = &mut self.connections[index];
-        if c.moved != moved || c.moved_at_ms == 0 {
-            (c.moved, c.moved_at_ms) = (moved, tick.now_ms);
-        }
-        if tick.ms_after(c.moved_at_ms) > STILL_MS_MAX {
-            c.moved_at_ms = tick.now_ms.wrapping_sub(STILL_MS_MAX).max(1);
-        }
-        let first = self.send_at(index, 0);
-        let end = first + self.limits.requests_max as usize;
-        for send in self.sends[first..end].iter_mut().filter(|send| send_is_open(send)) {
-            watched.count(tick.stamp(&mut send.seen));
-        }
-        for group in self.groups[first..end].iter_mut().filter(|group| group_is_open(group)) {
-            watched.count(tick.stamp(&mut group.seen));
-        }
-        watched
-    }
+/// What an endpoint remembers, to be read.
+pub(super) struct View<'a, 'm, P: Provider> {
+    pub net: &'a Net<'m, P>,
+    pub sends: &'a Sends<'m>,
+    pub recvs: &'a Recvs<'m>,
+}
 
+impl<P: Provider> View<'_, '_, P> {
     /// Changes when something moves on a connection, but for one time in 65,536.
     fn movement(&self, index: usize) -> u16 {
-        let c = &self.connections[index];
+        let c = &self.net.connections[index];
         let mut sum = 0u32;
         for number in [
             c.send.stream.number.0,
@@ -171,57 +151,38 @@ impl<P: Provider> Endpoint<'_, P> {
         ] {
             sum = mix(sum, number.into());
         }
-        let first = self.send_at(index, 0);
-        let end = first + self.limits.requests_max as usize;
-        for send in self.sends[first..end].iter().filter(|send| send_is_open(send)) {
+        let first = self.net.send_at(index, 0);
+        let end = first + self.net.limits.requests_max as usize;
+        for send in self.sends.records[first..end].iter().filter(|send| send_is_open(send)) {
             sum = mix(mix(sum, send.posted), send.written);
         }
-        for at in (first..end).filter(|at| group_is_open(&self.groups[*at])) {
-            let group = &self.groups[at];
+        for at in (first..end).filter(|at| group_is_open(&self.recvs.groups[*at])) {
+            let group = &self.recvs.groups[at];
             sum = mix(sum, u64::from(group.bound) << 8 | u64::from(group.done));
-            let receives = self.receives_of(at, group.count);
+            let receives = self.recvs.receives_of(at, group.count);
             sum = receives.fold(sum, |sum, receive| mix(sum, receive.stripes));
         }
         (sum ^ sum >> 16) as u16
     }
 
-    /// The next open request of a connection that is older than `age_ms` and was not given before.
-    pub fn next_stalled(
-        &mut self,
-        connection: ConnectionIndex,
-        age_ms: u32,
-        tick: Tick,
-    ) -> Option<RequestStatus> {
-        let index = connection.as_usize();
-        let old = |seen: u16| seen != 0 && seen & REPORTED == 0 && tick.ms_since(seen) >= age_ms;
-        for record in self.records() {
-            let at = self.send_at(index, record);
-            if send_is_open(&self.sends[at]) && old(self.sends[at].seen) {
-                self.sends[at].seen |= REPORTED;
-                return Some(self.send_status(index, record, tick));
-            }
-            if group_is_open(&self.groups[at]) && old(self.groups[at].seen) {
-                self.groups[at].seen |= REPORTED;
-                return Some(self.group_status(index, record, tick));
-            }
-        }
-        None
-    }
-
     /// One of the open requests of a connection: `at` goes over the records, sends first, to twice
-    /// [`super::Limits::requests_max`].
+    /// [`Limits::requests_max`](super::Limits::requests_max).
     pub fn request_status(
         &self,
         connection: ConnectionIndex,
         at: u32,
         tick: Tick,
     ) -> Option<RequestStatus> {
-        let (index, records) = (connection.as_usize(), self.limits.requests_max);
+        let (index, records) = (connection.as_usize(), self.net.limits.requests_max);
         let record = (at % records) as u8;
-        let place = self.send_at(index, record);
+        let place = self.net.send_at(index, record);
         match at / records {
-            0 if send_is_open(&self.sends[place]) => Some(self.send_status(index, record, tick)),
-            1 if group_is_open(&self.groups[place]) => Some(self.group_status(index, record, tick)),
+            0 if send_is_open(&self.sends.records[place]) => {
+                Some(self.send_status(index, record, tick))
+            }
+            1 if group_is_open(&self.recvs.groups[place]) => {
+                Some(self.group_status(index, record, tick))
+            }
             _ => None,
         }
     }
@@ -230,7 +191,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub fn status(&self, connection: ConnectionIndex, tick: Tick) -> StatusHello {
         let index = connection.as_usize();
         let mut hello = StatusHello { status: self.standing(index, tick), ..StatusHello::ZERO };
-        for at in 0..2 * self.limits.requests_max {
+        for at in 0..2 * self.net.limits.requests_max {
             let Some(request) = self.request_status(connection, at, tick) else { continue };
             let (place, count) = match request.waits().is_receive() {
                 true => (&mut hello.receive, &mut hello.status.receives),
@@ -241,7 +202,7 @@ impl<P: Provider> Endpoint<'_, P> {
             // in the queue is
             let first = match request.waits().is_receive() {
                 true => Seq(request.sequence).before(Seq(place.sequence)),
-                false => self.connections[index].send.queue.head == Some(request.record),
+                false => self.net.connections[index].send.queue.head == Some(request.record),
             };
             let older = request.age_ms > place.age_ms || request.age_ms == place.age_ms && first;
             if place.waits == 0 || older {
@@ -252,7 +213,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn standing(&self, index: usize, tick: Tick) -> Status {
-        let c = &self.connections[index];
+        let c = &self.net.connections[index];
         let mut status = Status {
             moved_ms: tick.ms_after(c.moved_at_ms),
             standing: match c.state {
@@ -267,9 +228,11 @@ impl<P: Provider> Endpoint<'_, P> {
             up: c.rails.up,
             control: c.rails.control_lane.lane,
             control_blocked: c.rails.control_lane.blocked.into(),
-            queued: list_length(c.send.queue.head, |at| self.queue_after(index, at)),
+            queued: list_length(c.send.queue.head, |at| {
+                self.sends.queue_after(self.net, index, at)
+            }),
             unexpected: list_length(known(c.recv.messages.unexpected.head), |at| {
-                known(self.held[self.held_at(index, at)].next)
+                known(self.recvs.held.get(index, at).next)
             }),
             eager_number: c.send.stream.number.0,
             eager_expected: c.recv.expected.0,
@@ -290,10 +253,10 @@ impl<P: Provider> Endpoint<'_, P> {
         };
         if c.recv.messages.unexpected.head != NIL {
             status.unexpected_tag =
-                self.held[self.held_at(index, c.recv.messages.unexpected.head)].tag as u32;
+                self.recvs.held.get(index, c.recv.messages.unexpected.head).tag as u32;
         }
         for lane in 0..c.rails.count {
-            let entry = self.lane(index, lane);
+            let entry = self.net.lane(index, lane);
             let standing = match entry.state {
                 LaneState::Down => RailStanding::Down,
                 LaneState::Joining => RailStanding::Joining,
@@ -308,21 +271,21 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn oldest_group(&self, index: usize, status: &mut Status) {
-        let c = &self.connections[index];
+        let c = &self.net.connections[index];
         if c.recv.oldest == c.recv.post {
             return;
         }
-        let at = self.group_at(index, c.recv.oldest);
-        let group = &self.groups[at];
+        let at = self.net.group_at(index, c.recv.oldest);
+        let group = &self.recvs.groups[at];
         (status.group_count, status.group_bound) = (group.count, group.bound);
-        for (place, receive) in self.receives_of(at, group.count).enumerate() {
+        for (place, receive) in self.recvs.receives_of(at, group.count).enumerate() {
             status.tag_set(place, receive.label as i32);
         }
     }
 
     fn send_status(&self, index: usize, record: u8, tick: Tick) -> RequestStatus {
-        let at = self.send_at(index, record);
-        let send = &self.sends[at];
+        let at = self.net.send_at(index, record);
+        let send = &self.sends.records[at];
         let short = self.is_short_send(index, send);
         let number = match send.state {
             SendState::Queued => self.queued_number(index, record, short),
@@ -347,18 +310,18 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn is_short_send(&self, index: usize, send: &SendRecord) -> bool {
-        send.state == SendState::Queued && self.is_short(index, send.region, send.length)
+        send.state == SendState::Queued && self.net.is_short(index, send.region, send.length)
     }
 
     /// The number that a queued send has when those before it have left in their order: each send
     /// has one in the stream, and a long one is named by that among the long ones.
     fn queued_number(&self, index: usize, record: u8, short: bool) -> Seq {
-        let c = &self.connections[index];
+        let c = &self.net.connections[index];
         let (mut at, mut before) = (c.send.queue.head, 0);
         while let Some(earlier) = at.filter(|at| *at != record) {
-            let send = &self.sends[self.send_at(index, earlier)];
+            let send = &self.sends.records[self.net.send_at(index, earlier)];
             before += u32::from(short || !self.is_short_send(index, send));
-            at = self.queue_after(index, earlier);
+            at = self.sends.queue_after(self.net, index, earlier);
         }
         let next = if short { c.send.stream.number } else { c.send.number };
         next.plus(before)
@@ -366,23 +329,24 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// A bit for each lane that carries stripes which have not completed.
     fn send_rails(&self, index: usize, at: usize) -> u8 {
-        let (send, c) = (&self.sends[at], &self.connections[index]);
+        let (send, c) = (&self.sends.records[at], &self.net.connections[index]);
         let under_way = send.posted & !send.written;
         if !c.rails.fails_over() {
             return u8::from(under_way != 0 || send.state == SendState::Waiting);
         }
-        let carried = self.carried_of(at);
+        let carried = self.sends.carried_of(self.net, at);
         (0..c.rails.count).fold(0, |bits, lane| {
             // what a failed lane has carried counts until the peer says what came
             let failed =
-                matches!(self.lane(index, lane).state, LaneState::Failing | LaneState::Fenced);
+                matches!(self.net.lane(index, lane).state, LaneState::Failing | LaneState::Fenced);
             let of_lane = carried[usize::from(lane)] & if failed { u64::MAX } else { under_way };
             bits | u8::from(of_lane != 0) << lane
         })
     }
 
     fn send_waits(&self, index: usize, record: u8) -> Waits {
-        let (send, c) = (&self.sends[self.send_at(index, record)], &self.connections[index]);
+        let (send, c) =
+            (&self.sends.records[self.net.send_at(index, record)], &self.net.connections[index]);
         match send.state {
             SendState::Free | SendState::Done => Waits::None,
             SendState::Queued if c.rails.control_lane.blocked => Waits::Control,
@@ -396,7 +360,8 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn queued_waits(&self, index: usize, record: u8) -> Waits {
-        let (send, c) = (&self.sends[self.send_at(index, record)], &self.connections[index]);
+        let (send, c) =
+            (&self.sends.records[self.net.send_at(index, record)], &self.net.connections[index]);
         let head = c.send.queue.head == Some(record);
         let credit = c.control.credits.may_consume(if c.pull { 0 } else { CREDITS_FOR_STARTS });
         if c.pull {
@@ -411,11 +376,14 @@ impl<P: Provider> Endpoint<'_, P> {
             return match head {
                 false => Waits::Turn,
                 true if short && !credit => Waits::Credit,
-                true if short && self.may_go_early(index, send.length) => Waits::Room,
+                true if short && self.sends.may_go_early(self.net, index, send.length) => {
+                    Waits::Room
+                }
                 true => Waits::Slot,
             };
         }
-        let tags = (0..c.send.cursor.count).map(|at| self.slot_tag(index, c.send.cursor.group, at));
+        let tags =
+            (0..c.send.cursor.count).map(|at| self.net.slot_tag(index, c.send.cursor.group, at));
         let start = c.control.credits.may_consume(0) && c.send.may_number();
         match matching::find(tags, c.send.cursor.bound, send.tag) {
             None => Waits::Tag,
@@ -425,10 +393,10 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn group_status(&self, index: usize, record: u8, tick: Tick) -> RequestStatus {
-        let at = self.send_at(index, record);
-        let (group, c) = (&self.groups[at], &self.connections[index]);
+        let at = self.net.send_at(index, record);
+        let (group, c) = (&self.recvs.groups[at], &self.net.connections[index]);
         let open = (0..group.count).find(|at| group.done >> at & 1 == 0).unwrap_or(0);
-        let receive = &self.receives[self.receive_at(at, open)];
+        let receive = &self.recvs.receives[self.recvs.receive_at(at, open)];
         let bound = group.bound >> open & 1 == 1;
         let unwritten = !c.pull && group.number.ahead_of(c.recv.offers.next) >= 0;
         let waits = match bound {
@@ -482,6 +450,68 @@ fn known(record: u8) -> Option<u8> {
 
 fn list_length(head: Option<u8>, next: impl Fn(u8) -> Option<u8>) -> u16 {
     core::iter::successors(head, |at| next(*at)).count() as u16
+}
+
+/// Looks at the open requests of a connection; those that it sees first begin to age.
+///
+/// *Cost*: reads each record of the connection.
+pub(super) fn watch<P: Provider>(
+    (net, sends, recvs): (&mut Net<'_, P>, &mut Sends<'_>, &mut Recvs<'_>),
+    connection: ConnectionIndex,
+    tick: Tick,
+) -> Watched {
+    let index = connection.as_usize();
+    let mut watched = Watched::default();
+    let c = &net.connections[index];
+    if c.state == ConnectionState::Free {
+        return watched;
+    }
+    let moved = View { net: &*net, sends: &*sends, recvs: &*recvs }.movement(index);
+    let c = &mut net.connections[index];
+    if c.moved != moved || c.moved_at_ms == 0 {
+        (c.moved, c.moved_at_ms) = (moved, tick.now_ms);
+    }
+    if tick.ms_after(c.moved_at_ms) > STILL_MS_MAX {
+        c.moved_at_ms = tick.now_ms.wrapping_sub(STILL_MS_MAX).max(1);
+    }
+    let first = net.send_at(index, 0);
+    let end = first + net.limits.requests_max as usize;
+    for send in sends.records[first..end].iter_mut().filter(|send| send_is_open(send)) {
+        watched.count(tick.stamp(&mut send.seen));
+    }
+    for group in recvs.groups[first..end].iter_mut().filter(|group| group_is_open(group)) {
+        watched.count(tick.stamp(&mut group.seen));
+    }
+    watched
+}
+
+/// The next open request of a connection that is older than `age_ms` and was not given before.
+pub(super) fn next_stalled<P: Provider>(
+    (net, sends, recvs): (&mut Net<'_, P>, &mut Sends<'_>, &mut Recvs<'_>),
+    connection: ConnectionIndex,
+    age_ms: u32,
+    tick: Tick,
+) -> Option<RequestStatus> {
+    let index = connection.as_usize();
+    let old = |seen: u16| seen != 0 && seen & REPORTED == 0 && tick.ms_since(seen) >= age_ms;
+    for record in net.records() {
+        let at = net.send_at(index, record);
+        if send_is_open(&sends.records[at]) && old(sends.records[at].seen) {
+            sends.records[at].seen |= REPORTED;
+            return Some(
+                View { net: &*net, sends: &*sends, recvs: &*recvs }
+                    .send_status(index, record, tick),
+            );
+        }
+        if group_is_open(&recvs.groups[at]) && old(recvs.groups[at].seen) {
+            recvs.groups[at].seen |= REPORTED;
+            return Some(
+                View { net: &*net, sends: &*sends, recvs: &*recvs }
+                    .group_status(index, record, tick),
+            );
+        }
+    }
+    None
 }
 
 #[cfg(test)]

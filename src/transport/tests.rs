@@ -495,7 +495,7 @@ fn lost_slot_shows_in_what_both_sides_say() {
     for _ in 0..10 {
         pair.endpoint.progress(Instant(0), BUDGET);
     }
-    pair.endpoint.mailboxes.clear(A.as_usize());
+    pair.endpoint.net.mailboxes.clear(A.as_usize());
     pair.endpoint.isend(A, outgoing(from, &source, 7)).unwrap();
     for _ in 0..10 {
         pair.endpoint.progress(Instant(0), BUDGET);
@@ -543,8 +543,10 @@ fn stripes_count_as_movement() {
         pair.endpoint.status(B, Tick::of(ms, 1250)).status.moved_ms
     };
     assert_eq!([1000, 1007].map(|ms| moved(&mut pair, ms)), [0, 7]);
-    let at = (0..pair.endpoint.groups.len()).find(|at| pair.endpoint.groups[*at].used).unwrap();
-    pair.endpoint.receives[at].stripes |= 2;
+    let at = (0..pair.endpoint.recvs.groups.len())
+        .find(|at| pair.endpoint.recvs.groups[*at].used)
+        .unwrap();
+    pair.endpoint.recvs.receives[at].stripes |= 2;
     assert_eq!([1020, 1023].map(|ms| moved(&mut pair, ms)), [0, 3]);
 }
 
@@ -553,11 +555,11 @@ fn stripes_count_as_movement() {
 fn offers_are_held_back_while_messages_are_short_and_nobody_waits() {
     let mut block = block();
     let mut pair = Pair::open(&mut block, false);
-    pair.endpoint.caps.syscalls = Syscalls::PerBatch;
+    pair.endpoint.net.caps.syscalls = Syscalls::PerBatch;
     let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
     let (from, to) = (pair.register(&mut source), pair.register(&mut target));
     let held = |pair: &Pair| {
-        let c = &pair.endpoint.connections[B.as_usize()];
+        let c = &pair.endpoint.net.connections[B.as_usize()];
         c.recv.post.ahead_of(c.recv.offers.next)
     };
     let cross = |pair: &mut Pair, length: usize, now: u64| {

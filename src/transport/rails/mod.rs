@@ -1,10 +1,16 @@
 //! The rails of a connection, its *lanes*.
 #![forbid(unsafe_code)]
 
+pub mod failure;
+pub mod join;
+pub mod schedule;
+pub mod table;
+
 use super::records::NEVER;
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
 use crate::fabric::DownCause;
+use core::hash::Hash;
 
 /// The lanes of one connection.
 #[derive(Copy, Clone, Hash, Debug)]

@@ -4,6 +4,7 @@
 use crate::base::seq::Seq;
 use crate::base::units::Instant;
 use crate::transport::limits::{HELD_GAP_MAX_US, HELD_GAPS, HELD_SPAN};
+use core::hash::Hash;
 
 /// A moment in microseconds that wrap; never 0, unless the moment is not known.
 const fn micros(now: Instant) -> u32 {

@@ -2,14 +2,20 @@
 //! that came before they could be taken in.
 #![forbid(unsafe_code)]
 
-mod hold;
+pub mod groups;
+pub mod held;
+pub mod hold;
+pub mod matching;
+pub mod offers;
 
 pub use hold::Hold;
 
 use super::limits::CELLS;
-use super::records::{CellDue, KnownRegion, NIL, Queue, ReceiveRecord};
+use super::records::{CellDue, KnownRegion, NIL, ReceiveRecord};
+use super::recv::held::Messages;
 use crate::base::seq::{Seq, SeqWindow};
 use crate::base::slab::Handle;
+use core::hash::Hash;
 
 /// One connection as receiver.
 #[derive(Copy, Clone, Hash, Debug)]
@@ -109,31 +115,6 @@ impl Offers {
     pub fn is_written_again(&self) -> bool {
         let next = if self.at == 0 { self.next } else { self.next.next() };
         !next.before(self.through)
-    }
-}
-
-/// Messages that stay in their receive slots for now, by their records.
-#[derive(Copy, Clone, Hash, Debug)]
-pub struct Messages {
-    /// Records that are not in use.
-    pub free: u8,
-    /// Messages that no receive matches yet, in order.
-    pub unexpected: Queue,
-    /// Sends that came before their turn.
-    pub ahead: Queue,
-    /// Descriptors that are bound, and wait for room to be read.
-    pub pulls: Queue,
-}
-
-impl Messages {
-    /// None, and no record for one.
-    pub const NONE: Messages =
-        Messages { free: NIL, unexpected: Queue::EMPTY, ahead: Queue::EMPTY, pulls: Queue::EMPTY };
-
-    /// Whether none waits for its turn or for a receive.
-    #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.unexpected.is_empty() && self.ahead.is_empty()
     }
 }
 

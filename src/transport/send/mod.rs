@@ -2,9 +2,15 @@
 //! the peer offers.
 #![forbid(unsafe_code)]
 
+pub mod bind;
+pub mod eager;
+pub mod queue;
+pub mod used;
+
 use super::limits::UNDELIVERED_MAX;
-use super::used::SendQueue;
+use super::send::used::SendQueue;
 use crate::base::seq::Seq;
+use core::hash::Hash;
 
 /// One connection as sender.
 #[derive(Copy, Clone, Hash, Debug)]

@@ -22,14 +22,14 @@ impl<'m> Answers<'m> {
     fn open(block: &'m mut HeapBlock) -> Answers<'m> {
         let wrap = |inner| Narrow { inner, refuses: None, transfer_max: Bytes::mib(1) };
         let mut pair = Pair::open_over(block, false, wrap);
-        pair.endpoint.caps.syscalls = Syscalls::PerBatch;
+        pair.endpoint.net.caps.syscalls = Syscalls::PerBatch;
         let mut memory = pattern(2 * LONG, 1);
         let region = pair.register(&mut memory);
         Answers { pair, memory, region, now: 1_000_000_000 }
     }
 
     fn end(&self, of: ConnectionIndex) -> &Connection {
-        &self.pair.endpoint.connections[of.as_usize()]
+        &self.pair.endpoint.net.connections[of.as_usize()]
     }
 
     fn receive(&mut self, at: ConnectionIndex, length: usize, tag: i32) -> RequestId {
@@ -69,7 +69,7 @@ impl<'m> Answers<'m> {
         let post = self.end(of).recv.post.0;
         let reader = [B, A][of.as_usize()].as_usize();
         let number = |back: &u32| crate::base::seq::Seq(post.wrapping_sub(*back));
-        let is_there = |back: &u32| self.pair.endpoint.slot_is_there(reader, number(back), 0);
+        let is_there = |back: &u32| self.pair.endpoint.net.slot_is_there(reader, number(back), 0);
         (1..=count).filter(is_there).count()
     }
 
@@ -97,6 +97,7 @@ fn answers_tell_what_they_answer_and_no_line_does() {
         if !reads_filled {
             ends.pair
                 .endpoint
+                .net
                 .connections
                 .iter_mut()
                 .for_each(|c| c.control.lines.reads = READS_RUNS);
@@ -135,7 +136,10 @@ fn nothing_is_told_while_a_message_is_left_over() {
         ends.send(A, BYTES, 7);
         let outcome = ends.end_of(waiting[1]);
         assert_eq!(outcome.result, Ok(()));
-        assert_eq!(ends.pair.endpoint.filled_through(B.as_usize()), None);
+        assert_eq!(
+            ends.pair.endpoint.recvs.filled_through(&ends.pair.endpoint.net, B.as_usize()),
+            None
+        );
         waiting[1] = ends.receive(B, BYTES, 7);
         ends.send(B, BYTES, 7);
         assert_eq!(ends.end_of(waiting[0]).result, Ok(()));
@@ -165,7 +169,10 @@ fn nothing_is_told_while_the_next_group_is_half_full() {
     let two = [5, 6].map(|tag| incoming(ends.region, &ends.memory[LONG..][..BYTES], tag));
     let both = ends.pair.endpoint.irecv(B, &two).unwrap();
     assert!(ends.end(B).recv.messages.unexpected.is_empty());
-    assert_eq!(ends.pair.endpoint.filled_through(B.as_usize()), None);
+    assert_eq!(
+        ends.pair.endpoint.recvs.filled_through(&ends.pair.endpoint.net, B.as_usize()),
+        None
+    );
     ends.send(B, BYTES, 7);
     assert_eq!(ends.end_of(waiting[0]).result, Ok(()));
     ends.send(A, BYTES, 6);
@@ -191,7 +198,7 @@ fn what_was_told_has_slots_on_the_next_control_lane() {
     assert_eq!(ends.slots(B, 2), 0);
     let (told, passed) = (ends.end(B).recv.offers.next, ends.end(B).recv.offers.passed);
     assert_eq!(told.ahead_of(passed), 1);
-    ends.pair.endpoint.control_resume(B.as_usize());
+    ends.pair.endpoint.net.control_resume(B.as_usize());
     while ends.end(B).recv.offers.next != ends.end(B).recv.post {
         ends.now += 10 * STEP_NS;
         ends.pair.endpoint.progress(Instant(ends.now), BUDGET);
@@ -222,6 +229,10 @@ fn more_is_filled_than_was_sent() {
         let number = c.send.cursor.group.0.wrapping_add_signed(ahead) as u16 & !FILLED_SAID;
         let filled = FILLED_SAID | number;
         let head = SendHead { kind: KIND_EAGER, filled, ..SendHead::ZERO };
-        assert_eq!(ends.pair.endpoint.filled_heard(A.as_usize(), &head), is_sound, "{ahead}");
+        assert_eq!(
+            ends.pair.endpoint.sends.filled_heard(&mut ends.pair.endpoint.net, A.as_usize(), &head),
+            is_sound,
+            "{ahead}"
+        );
     }
 }

@@ -132,7 +132,7 @@ fn peer_that_gave_up_has_not_closed_to_who_only_receives_either() {
         let from = pair.register(&mut source);
         pair.endpoint.isend(A, outgoing(from, &source, 5)).unwrap();
         pair.settle();
-        pair.endpoint.connection_fail(0, RequestError::NoAnswer);
+        pair.endpoint.net.connection_fail(0, RequestError::NoAnswer);
         assert_eq!(pair.finish(receive).result, Err(RequestError::PeerGaveUp), "pull {pull}");
         // where the sender has slots to look at, it keeps what has none
         let left = pair.endpoint.irecv(B, &[incoming(to, &target[..8], 5)]);

@@ -26,9 +26,9 @@ struct Crossing<'m> {
 impl<'m> Crossing<'m> {
     fn open(block: &'m mut HeapBlock, reads_runs: bool) -> Crossing<'m> {
         let mut pair = Pair::open(block, false);
-        pair.endpoint.caps.syscalls = Syscalls::PerBatch;
+        pair.endpoint.net.caps.syscalls = Syscalls::PerBatch;
         let reads = READS_ROWS | (u8::from(reads_runs) * READS_RUNS);
-        pair.endpoint.connections[B.as_usize()].control.lines.reads = reads;
+        pair.endpoint.net.connections[B.as_usize()].control.lines.reads = reads;
         let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
         let (from, to) = (pair.register(&mut source), pair.register(&mut target));
         Crossing { pair, source, target, from, to, now: 1000 * MICRO }
@@ -37,7 +37,7 @@ impl<'m> Crossing<'m> {
     /// How many groups have not been offered at a time.
     fn held(&mut self, now: u64) -> i32 {
         self.pair.endpoint.progress(Instant(now), BUDGET);
-        let c = &self.pair.endpoint.connections[B.as_usize()];
+        let c = &self.pair.endpoint.net.connections[B.as_usize()];
         c.recv.post.ahead_of(c.recv.offers.next)
     }
 
@@ -68,10 +68,10 @@ impl<'m> Crossing<'m> {
 
     /// How many of the newest groups have a slot that was written.
     fn slots(&self, newest: u32) -> usize {
-        let post = self.pair.endpoint.connections[B.as_usize()].recv.post;
+        let post = self.pair.endpoint.net.connections[B.as_usize()].recv.post;
         let at = |back| Seq(post.0.wrapping_sub(back));
         let endpoint = &self.pair.endpoint;
-        (1..=newest).filter(|back| endpoint.slot_is_there(A.as_usize(), at(*back), 0)).count()
+        (1..=newest).filter(|back| endpoint.net.slot_is_there(A.as_usize(), at(*back), 0)).count()
     }
 }
 
@@ -113,7 +113,7 @@ fn one_slot_speaks_for_what_short_messages_have_filled() {
         assert_eq!(ends.pair.finish(receive).result, Ok(()));
         assert_eq!(ends.pair.finish(send).result, Ok(()));
         assert_eq!(ends.target, ends.source);
-        let [ours, theirs] = [A, B].map(|of| &ends.pair.endpoint.connections[of.as_usize()]);
+        let [ours, theirs] = [A, B].map(|of| &ends.pair.endpoint.net.connections[of.as_usize()]);
         assert_eq!((ours.send.cursor.early, ours.send.cursor.group), (0, theirs.recv.post));
     }
 }
@@ -150,7 +150,7 @@ fn as_many_receives_may_be_outstanding_as_before() {
     let mut block = block();
     let mut ends = Crossing::open(&mut block, true);
     (0..16).for_each(|_| assert!(ends.cross(100) < 9));
-    let most = ends.pair.endpoint.limits.requests_max as usize;
+    let most = ends.pair.endpoint.net.limits.requests_max as usize;
     let mut posted = std::collections::VecDeque::new();
     for step in 0..200 {
         while posted.len() < most {
@@ -243,7 +243,7 @@ fn run_ends_before_what_is_no_part_of_it() {
     while ends.held(ends.now) != 1 {
         ends.cross(100);
     }
-    let offered = ends.pair.endpoint.connections[B.as_usize()].recv.offers.next;
+    let offered = ends.pair.endpoint.net.connections[B.as_usize()].recv.offers.next;
     ends.cross(100);
     let room = incoming(ends.to, &ends.target, 7);
     let other = ends.pair.endpoint.irecv(B, &[room]).unwrap();
@@ -259,11 +259,11 @@ fn run_ends_before_what_is_no_part_of_it() {
     while ends.held(ends.now) != 0 {
         ends.now += 100 * MICRO;
     }
-    let there = |ahead| ends.pair.endpoint.slot_is_there(A.as_usize(), offered.plus(ahead), 0);
+    let there = |ahead| ends.pair.endpoint.net.slot_is_there(A.as_usize(), offered.plus(ahead), 0);
     let seen: Vec<bool> = (0..6).map(there).collect();
     // two filled, one taken back, two filled, the group of two
     assert_eq!(seen, [true, false, true, true, false, true]);
-    assert_eq!(ends.pair.endpoint.connections[A.as_usize()].send.cursor.early, 0);
+    assert_eq!(ends.pair.endpoint.net.connections[A.as_usize()].send.cursor.early, 0);
 }
 
 /// The sender is ahead: it remembers so many messages that went before their receives, however many
@@ -272,7 +272,7 @@ fn run_ends_before_what_is_no_part_of_it() {
 fn groups_are_not_held_back_from_a_sender_that_has_sent_all_it_may() {
     let mut block = block();
     let mut pair = Pair::open(&mut block, false);
-    pair.endpoint.caps.syscalls = Syscalls::PerBatch;
+    pair.endpoint.net.caps.syscalls = Syscalls::PerBatch;
     let mut source = pattern(GROUPS * GROUP * BYTES, 1);
     let mut target = vec![0u8; source.len()];
     let (from, to) = (pair.register(&mut source), pair.register(&mut target));
@@ -308,10 +308,10 @@ fn slots_that_a_lane_may_have_lost_are_written_one_by_one() {
     // epochs tell lanes apart: the second slot and those behind it are of one that the sender does
     // not know yet; and what it says of its state is lost
     let epoch_set = |ends: &mut Crossing<'_>, writer: ConnectionIndex, epoch| {
-        ends.pair.endpoint.connections[writer.as_usize()].control.epoch = epoch;
+        ends.pair.endpoint.net.connections[writer.as_usize()].control.epoch = epoch;
     };
     let peer_epoch_set = |ends: &mut Crossing<'_>, reader: ConnectionIndex, epoch| {
-        ends.pair.endpoint.connections[reader.as_usize()].control.peer_epoch = epoch;
+        ends.pair.endpoint.net.connections[reader.as_usize()].control.peer_epoch = epoch;
     };
     peer_epoch_set(&mut ends, A, 7);
     let mut receives = Vec::new();
@@ -331,14 +331,14 @@ fn slots_that_a_lane_may_have_lost_are_written_one_by_one() {
     peer_epoch_set(&mut ends, B, 7);
     peer_epoch_set(&mut ends, A, 1);
     ends.held(ends.now);
-    let [sender, receiver] = [A, B].map(|end| &ends.pair.endpoint.connections[end.as_usize()]);
+    let [sender, receiver] = [A, B].map(|end| &ends.pair.endpoint.net.connections[end.as_usize()]);
     assert_eq!((sender.send.cursor.group, sender.send.cursor.early), (Seq(1), 5));
     assert_eq!((receiver.recv.offers.passed, receiver.recv.offers.through), (Seq(0), Seq(6)));
     // both hear of a new lane
     peer_epoch_set(&mut ends, B, 1);
     epoch_set(&mut ends, B, 3);
     peer_epoch_set(&mut ends, A, 3);
-    ends.pair.endpoint.control_resume(B.as_usize());
+    ends.pair.endpoint.net.control_resume(B.as_usize());
     let receive = ends.pair.endpoint.irecv(B, &[room]).unwrap();
     let send = ends.pair.endpoint.isend(A, outgoing(ends.from, &ends.source, 7)).unwrap();
     assert_eq!(ends.pair.finish(receive).result, Ok(()));

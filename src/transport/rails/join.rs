@@ -19,15 +19,16 @@
 //! - A receive has ended: our program may leave the library, and the peer must not wait for us.
 #![forbid(unsafe_code)]
 
-use super::endpoint::Endpoint;
-use super::mr::PROBE_BYTES;
-use super::rail::{Answer, Flush, Lane, LaneState, Probe};
-use super::records::{ConnectionState, Fence, NEVER};
-use super::report_error::ReportError;
-use crate::base::ids::ConnectionIndex;
+use super::table::{Answer, Flush, Lane, LaneState, Probe};
+use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
-use crate::base::units::Span;
-use crate::fabric::{LocalSpan, Provider, RailKey};
+use crate::base::units::{Instant, Span};
+use crate::fabric::{LocalSpan, Provider};
+use crate::transport::control::report::ReportError;
+use crate::transport::limits::STREAM_KEPT;
+use crate::transport::mr::PROBE_BYTES;
+use crate::transport::mutant::Mutant;
+use crate::transport::net::Net;
 use crate::wire::head::{KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_PROBED, SendHead};
 
 /// How long control is held for the peer's word.
@@ -36,74 +37,55 @@ const HELD_MAX: Span = Span::millis(10);
 const PAUSE: Span = Span::millis(50);
 const PAUSE_SHORT: Span = Span::millis(1);
 
-/// A lane that has been opened anew in the rail.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct LaneJoin {
-    /// Which use of it, more than the last one.
-    pub generation: u32,
-    /// What it calls the peer's mailbox; `None`: as before.
-    pub mailbox_key: Option<RailKey>,
-    /// Whether the peer may not be able to receive on it yet: it is probed when the peer's probe
-    /// has come, which this side must be able to receive.
-    pub waits: bool,
-}
-
-impl<P: Provider> Endpoint<'_, P> {
-    /// A lane of a connection that has just been opened goes by keys of its own: those that were
-    /// entered at place `key` of [`super::DataMrs::insert`]. Others go by the first.
-    pub fn lane_key_set(&mut self, connection: ConnectionIndex, lane: u8, key: u8) {
-        self.lane_mut(connection.as_usize(), lane).key = key;
-    }
-
-    /// A lane that was down has been opened anew in the rail, as `generation`: it is probed, and
-    /// used again when the peer has said that the probe has come. `false`: the connection is
-    /// closed, or the lane is not down.
-    pub fn lane_rejoin(&mut self, connection: ConnectionIndex, lane: u8, generation: u32) -> bool {
-        let join = LaneJoin { generation, mailbox_key: None, waits: false };
-        self.lane_join(connection, lane, &join)
-    }
-
-    /// [`Endpoint::lane_rejoin`] of a lane that says more.
-    pub fn lane_join(&mut self, connection: ConnectionIndex, lane: u8, join: &LaneJoin) -> bool {
-        let generation = join.generation;
-        let index = connection.as_usize();
+impl<P: Provider> Net<'_, P> {
+    /// Whether nothing is due on the lanes of a connection, as is so nearly always: then none of
+    /// the steps below has anything to do.
+    #[inline]
+    pub fn lanes_are_calm(&self, index: usize) -> bool {
         let c = &self.connections[index];
-        let entry = self.lane(index, lane.min(c.rails.count - 1));
-        let down = c.state == ConnectionState::Open
-            && lane < c.rails.count
-            && entry.state == LaneState::Down
-            && generation > entry.generation;
-        if !down {
-            return false;
+        let owes = c.rails.quarantine
+            | c.rails.control_lane.blocked
+            | c.send.stream.resend.is_some()
+            | c.control.report.is_due()
+            | c.rails.is_control_away();
+        let lanes = &self.lanes.table[self.lane_at(index, 0)..][..usize::from(c.rails.count)];
+        !owes && lanes.iter().all(Lane::is_calm)
+    }
+
+    /// The peer cannot be reached by what was written on our old control lane any more: everything
+    /// that it may have lost is written again, on another.
+    pub fn control_resume(&mut self, index: usize) {
+        let from_start = self.is_mutant(Mutant::CursorIgnored);
+        let control = self.connections[index].rails.control_next();
+        let mailbox_key = self.lane(index, control).mailbox_key;
+        let c = &mut self.connections[index];
+        (c.rails.control_lane.blocked, c.rails.control_lane.fenced) = (false, false);
+        c.rails.control_lane.lane = control;
+        c.control.mailbox.0.key = mailbox_key;
+        c.rails.control_lane.peer =
+            PeerIndex((index as u32) << self.lanes.bits | u32::from(c.rails.control_lane.lane));
+        // lines: whatever the peer may still look for
+        c.control.lines.flying = 0;
+        c.control.lines.state_flying = false;
+        c.recv.delivery_news = true;
+        c.send.cursor.canceled_news |= c.send.cursor.canceled.is_some();
+        c.recv.offers.canceling = None; // asked once more when all slots are written
+        c.recv.offers.next = c.recv.offers.passed;
+        c.recv.offers.at = 0;
+        c.recv.cells.lose();
+        // the stream: what the peer has not taken in
+        let untaken = c.send.stream.taken_through != c.send.stream.number;
+        c.send.stream.resend = untaken.then_some(c.send.stream.taken_through);
+        if from_start && c.send.stream.number.0 <= STREAM_KEPT {
+            c.send.stream.resend = Some(Seq(0));
         }
-        let (peer_past, code, key) = (entry.peer_past, entry.code, entry.key);
-        let mailbox_key = join.mailbox_key.unwrap_or(entry.mailbox_key);
-        *self.lane_mut(index, lane) = Lane {
-            state: LaneState::Joining,
-            fence: Fence::Needed,
-            peer_fenced: false,
-            probe: if join.waits { Probe::Waits } else { Probe::Due },
-            key,
-            generation,
-            peer_past,
-            code,
-            mailbox_key,
-            ..Lane::DOWN
-        };
-        if let Some(meter) = self.meters.get_mut(self.lane_at(index, lane)) {
-            meter.joins();
-        }
-        self.lanes_down.remove(self.lane_at(index, lane));
-        self.work.insert(index);
-        if generation < peer_past {
-            // the peer's end is dead already, and it will not say so again
-            self.lane_fail(index, lane, 0);
-        }
-        true
+        self.stats.control_moves += 1;
+        self.due.watch.insert(index);
+        self.due.work.insert(index);
     }
 
     /// Probes lanes that are joining, and answers the peer's probes.
-    pub(super) fn probes_step(&mut self, index: usize) -> bool {
+    pub fn probes_step(&mut self, index: usize) -> bool {
         let mut remain = false;
         for lane in 0..self.connections[index].rails.count {
             remain |= self.probe_step(index, lane) | self.answer_step(index, lane);
@@ -154,88 +136,9 @@ impl<P: Provider> Endpoint<'_, P> {
         self.scratch.fill(&bytes[..length])
     }
 
-    /// The peer has opened a lane too, and what it sends there comes. Whether what we send gets to
-    /// it, its answer to our own probe says; one that gives no answers is believed to hear us.
-    pub(super) fn probe_arrived(
-        &mut self,
-        index: usize,
-        lane: u8,
-        number: u32,
-    ) -> Result<(), ReportError> {
-        let answers = self.connections[index].rails.probed;
-        let entry = self.lane_mut(index, lane);
-        if number != entry.generation {
-            return Err(ReportError::Generation);
-        }
-        if !matches!(entry.state, LaneState::Joining | LaneState::Up) {
-            return Ok(());
-        }
-        if entry.probe == Probe::Waits {
-            entry.probe = Probe::Due;
-        }
-        if answers {
-            entry.answer = match entry.answer {
-                Answer::No | Answer::Due => Answer::Due,
-                Answer::Given | Answer::DueAgain => Answer::DueAgain,
-            };
-        }
-        self.work.insert(index);
-        if !answers {
-            self.lane_joined(index, lane);
-        }
-        Ok(())
-    }
-
-    /// Our probe of a lane has come to the peer: the long one is next, or the lane is used.
-    pub(super) fn probe_answered(
-        &mut self,
-        index: usize,
-        lane: u8,
-        number: u32,
-    ) -> Result<(), ReportError> {
-        if !self.connections[index].rails.probed {
-            return Err(ReportError::Malformed);
-        }
-        let entry = self.lane_mut(index, lane);
-        if number != entry.generation {
-            return Err(ReportError::Generation);
-        }
-        match entry.probe {
-            Probe::Sent => {
-                entry.probe = Probe::LongDue;
-                self.work.insert(index);
-            }
-            Probe::LongSent => {
-                entry.probe = Probe::No;
-                self.lane_joined(index, lane);
-            }
-            Probe::No => {} // it has failed since
-            Probe::Waits | Probe::Due | Probe::LongDue => return Err(ReportError::Generation),
-        }
-        Ok(())
-    }
-
-    fn lane_joined(&mut self, index: usize, lane: u8) {
-        let entry = self.lane_mut(index, lane);
-        if entry.state != LaneState::Joining {
-            return;
-        }
-        entry.state = LaneState::Up;
-        self.meter_mut(index, lane).stats.joins += 1;
-        let c = &mut self.connections[index];
-        c.rails.up |= 1 << lane;
-        // what this one does not carry either has waited since before
-        if !self.has_unknown(index) {
-            self.connections[index].rails.stranded_at = NEVER;
-        }
-        self.stats.lane_joins += 1;
-        self.news += 1;
-        self.work.insert(index);
-    }
-
     /// Takes control from a lane that is there for others to one that is not; says whether
     /// something is due. Also answers the peer, which does the same.
-    pub(super) fn flushes_step(&mut self, index: usize) -> bool {
+    pub fn flushes_step(&mut self, index: usize) -> bool {
         let mut remain = false;
         for lane in 0..self.connections[index].rails.count {
             if let Some(number) = self.lane(index, lane).flushed_due {
@@ -298,14 +201,14 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A message has come whose sender must hear of it now, since our program may go elsewhere:
     /// control is not held for the peer's word any more.
     #[cold]
-    pub(super) fn control_release(&mut self, index: usize) {
+    pub fn control_release(&mut self, index: usize) {
         let control = self.connections[index].rails.control_lane.lane;
         if matches!(self.lane(index, control).flush, Flush::Asked | Flush::Holds) {
             self.connections[index].rails.control_lane.blocked = false;
             self.flush_set(index, control, Flush::Later);
             let early = PAUSE.0 - PAUSE_SHORT.0;
             self.lane_mut(index, control).failed_at.0 = self.now.0.saturating_sub(early);
-            self.work.insert(index);
+            self.due.work.insert(index);
         }
     }
 
@@ -328,14 +231,14 @@ impl<P: Provider> Endpoint<'_, P> {
         // it came in turn: nothing of it need be kept, should the old lane fail
         c.send.stream.taken_through = c.send.stream.number;
         self.stats.control_moves += 1;
-        self.watch.insert(index);
-        self.work.insert(index);
+        self.due.watch.insert(index);
+        self.due.work.insert(index);
         self.news += 1;
     }
 
     /// The peer asks whether all has come on a lane. Its lines have landed; where a send of its
     /// stream is still to come, which keeps no order on this rail, it is not answered.
-    pub(super) fn flush_asked(
+    pub fn flush_asked(
         &mut self,
         index: usize,
         lane: u8,
@@ -343,13 +246,13 @@ impl<P: Provider> Endpoint<'_, P> {
     ) -> Result<(), ReportError> {
         if Seq(head.eager_number) == self.connections[index].recv.expected {
             self.lane_mut(index, lane).flushed_due = Some(head.tag as u32);
-            self.work.insert(index);
+            self.due.work.insert(index);
         }
         Ok(())
     }
 
     /// All has come, if this is about the last time that we asked.
-    pub(super) fn flush_answered(
+    pub fn flush_answered(
         &mut self,
         index: usize,
         lane: u8,
@@ -358,8 +261,15 @@ impl<P: Provider> Endpoint<'_, P> {
         let entry = self.lane_mut(index, lane);
         if entry.flush == Flush::Asked && entry.flush_number == number {
             entry.flush = Flush::Holds;
-            self.work.insert(index);
+            self.due.work.insert(index);
         }
         Ok(())
+    }
+
+    /// The provider says that the peer has closed a lane in good order.
+    pub fn lane_closed(&mut self, index: usize, lane: u8) {
+        let entry = self.lane_mut(index, lane);
+        (entry.closed, entry.heard_at) = (true, Instant(0));
+        self.trouble(index);
     }
 }

@@ -32,10 +32,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use super::records::Fence;
 use super::schedule::Load;
+use crate::base::bitset;
+use crate::base::bitset::BitSet;
+use crate::base::carve::{BlockTooSmall, Carver};
+use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{Line, LocalSpan, OpKind, RailKey, RemoteSpan, Source};
+use crate::transport::limits::Limits;
 
 /// Memory of the peer that holds its mailbox for us.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
@@ -103,6 +107,17 @@ pub enum LaneState {
     Fenced,
 }
 
+/// Whether the peer can still touch our memory, or we the peer's, once a connection is given up.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub enum Fence {
+    /// It can.
+    Needed,
+    /// The fence was posted.
+    Posted,
+    /// It cannot.
+    Holds,
+}
+
 /// Counts of one lane since the connection was opened.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub struct LaneStats {
@@ -121,7 +136,7 @@ pub struct LaneStats {
 /// One rail of one connection.
 #[repr(align(64))] // whole lines, as `Limits::lanes_bytes` counts it
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Lane {
+pub(in crate::transport) struct Lane {
     pub state: LaneState,
     pub fence: Fence,
     /// The peer's target side is fenced for this generation.
@@ -147,7 +162,7 @@ pub(super) struct Lane {
     /// When its failure was looked at first; 0: not yet. The time of the last progress may be old
     /// when a lane fails between two.
     pub failed_at: Instant,
-    /// What [`Connection::heard`](super::connection::Connection::heard) said last since then, and
+    /// What [`heard`](crate::transport::connection::Connection::heard) said last since then, and
     /// when it changed; of a lane that the peer has closed, when that was looked at first.
     pub heard_mark: u32,
     pub heard_at: Instant,
@@ -157,7 +172,7 @@ pub(super) struct Lane {
 
 /// Our probe of a lane that is joining.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
-pub(super) enum Probe {
+pub(in crate::transport) enum Probe {
     /// There is none.
     #[default]
     No,
@@ -175,7 +190,7 @@ pub(super) enum Probe {
 
 /// Our answers to the peer's probes.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
-pub(super) enum Answer {
+pub(in crate::transport) enum Answer {
     /// None has come.
     #[default]
     No,
@@ -189,7 +204,7 @@ pub(super) enum Answer {
 
 /// How our control leaves a lane that has not failed.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub(super) enum Flush {
+pub(in crate::transport) enum Flush {
     /// It does not.
     #[default]
     No,
@@ -204,7 +219,7 @@ pub(super) enum Flush {
 /// What one of several lanes carries, and has carried.
 #[repr(align(64))]
 #[derive(Copy, Clone, Debug)]
-pub(super) struct LaneMeter {
+pub(in crate::transport) struct LaneMeter {
     pub load: Load,
     pub stats: LaneStats,
     /// A stripe of ours has ended well, or one of the peer's has come, since it joined last.
@@ -291,6 +306,60 @@ impl Lane {
     /// Whether nothing is in flight on it any more, in either direction.
     pub const fn is_quiet(&self) -> bool {
         self.ops_in_flight == 0 && matches!(self.fence, Fence::Holds)
+    }
+}
+
+/// The lanes of all connections.
+#[derive(Debug)]
+pub(in crate::transport) struct Lanes<'m> {
+    pub table: &'m mut [Lane],
+    /// By lane, where there may be several.
+    pub meters: &'m mut [LaneMeter],
+    /// Lanes, by their peer number, that their provider may close and open again.
+    pub down: BitSet<'m>,
+    /// A lane's number within its peer number has so many bits.
+    pub bits: u32,
+}
+
+impl<'m> Lanes<'m> {
+    /// Cuts the lanes of all connections out of a block.
+    pub fn carve(block: &mut Carver<'m>, limits: &Limits) -> Result<Lanes<'m>, BlockTooSmall> {
+        let (connections, rails) = (limits.connections_max as usize, limits.rails_max as usize);
+        let meters = if rails == 1 { 0 } else { rails };
+        Ok(Lanes {
+            table: block.filled(connections * rails, Lane::DOWN)?,
+            meters: block.filled(connections * meters, LaneMeter::NONE)?,
+            down: BitSet::new(block.slice(bitset::words(limits.peers_max() as usize))?),
+            bits: limits.rails_max.trailing_zeros(),
+        })
+    }
+
+    /// Where a lane stands in the table, which is its end's number.
+    #[inline(always)]
+    pub const fn at(&self, index: usize, lane: u8) -> usize {
+        index << self.bits | lane as usize
+    }
+
+    /// The end of a lane, as the rail knows it.
+    #[inline(always)]
+    pub const fn peer(&self, index: usize, lane: u8) -> PeerIndex {
+        PeerIndex((index as u32) << self.bits | lane as u32)
+    }
+
+    /// Which connection has a lane with this end, and which of its lanes it is.
+    #[inline(always)]
+    pub const fn of(&self, peer: PeerIndex) -> (usize, u8) {
+        let lane = peer.0 & ((1 << self.bits) - 1);
+        ((peer.0 >> self.bits) as usize, lane as u8)
+    }
+
+    /// No lane of a connection is in use any more.
+    pub fn clear(&mut self, index: usize) {
+        let (first, end) = (self.at(index, 0), self.at(index + 1, 0));
+        self.table[first..end].fill(Lane::DOWN);
+        if let Some(meters) = self.meters.get_mut(first..end) {
+            meters.fill(LaneMeter::NONE);
+        }
     }
 }
 
