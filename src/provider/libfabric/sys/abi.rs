@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
 
-use super::calls::{CmOps, FidEp};
+use super::calls::FidEp;
 use super::layout::{Fact, layout};
 
 /// A function that we do not call.
@@ -223,9 +223,7 @@ layout! { STRUCT_FACTS:
             *mut FidFabric, *mut InfoRaw, *mut *mut FidDomain, *mut c_void
         ) -> c_int = "domain",
         /// Opens an endpoint that listens.
-        passive_ep: Option<unsafe extern "C" fn(
-            *mut FidFabric, *mut InfoRaw, *mut *mut FidPep, *mut c_void
-        ) -> c_int> = "passive_ep",
+        passive_ep: Unused = "passive_ep",
         /// Opens an event queue.
         eq_open: Option<unsafe extern "C" fn(
             *mut FidFabric, *mut EqAttr, *mut *mut FidEq, *mut c_void
@@ -412,15 +410,6 @@ layout! { STRUCT_FACTS:
         err_data: *mut c_void = "err_data",
         /// How much.
         err_data_size: usize = "err_data_size",
-    }
-    /// An endpoint that listens.
-    struct FidPep = "fid_pep" [1] {
-        /// As every object.
-        fid: Fid = "fid",
-        /// Its options.
-        ops: *const c_void = "ops",
-        /// Its connections.
-        cm: *const CmOps = "cm",
     }
     /// Of an event queue.
     struct EqAttr = "fi_eq_attr" [1] {
