@@ -33,7 +33,6 @@ impl<'m> BitSet<'m> {
     }
 
     /// Puts `index` in.
-    #[inline]
     pub fn insert(&mut self, index: usize) {
         let word = &mut self.words[index / 64];
         let bit = 1u64 << (index % 64);
@@ -42,7 +41,6 @@ impl<'m> BitSet<'m> {
     }
 
     /// Takes `index` out.
-    #[inline]
     pub fn remove(&mut self, index: usize) {
         let word = &mut self.words[index / 64];
         let bit = 1u64 << (index % 64);
