@@ -251,14 +251,14 @@ mod tests {
             nic("rdmap0s6-rdm", "efa"),
         ];
         let text = |nics: &[Nic], own| pairs(nics, &Towards { ips: &ips, own, tcp: true });
-        let wanted = "net over lo (which reaches this host alone), \
+        let wanted = "tcp over lo (which reaches this host alone), \
                       eth0 (network 10.1.0.0/24, in which 10.1.0.9 is), \
                       eth1 (network 10.2.0.0/24, in which none of these addresses is), \
                       rdmap0s6-rdm (network efa), each with a domain of the peer's";
         assert!(text(&nics, false).starts_with(wanted), "{}", text(&nics, false));
-        let none = "none: net has lo (which reaches this host alone)";
+        let none = "none: tcp has lo (which reaches this host alone)";
         assert_eq!(text(&nics[..1], false), none);
-        assert!(text(&nics[..1], true).starts_with("net over lo (network 127.0.0.0/8, in which "));
+        assert!(text(&nics[..1], true).starts_with("tcp over lo (network 127.0.0.0/8, in which "));
     }
 
     /// Nothing was said of libfabric.
