@@ -37,6 +37,16 @@ pub fn is_given(given: &ArgMatches, name: &str) -> bool {
     given.value_source(name) == Some(ValueSource::CommandLine)
 }
 
+/// What is no option, in order.
+pub fn operands(given: &ArgMatches) -> Vec<String> {
+    given.get_many("what").unwrap_or_default().cloned().collect()
+}
+
+/// A failure that tells which option cannot be met.
+pub fn refused(option: &str, why: &str) -> Failure {
+    format!("option {option}: {why}")
+}
+
 /// The value of a number's option.
 pub fn number(given: &ArgMatches, name: &str) -> Option<u64> {
     given.get_one(name).copied()

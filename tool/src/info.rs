@@ -3,31 +3,26 @@
 #![forbid(unsafe_code)]
 
 use super::arguments::{flag, number, option};
-use super::libfabric;
-use super::network;
-use super::rdma;
-use super::screen;
+use super::opened::{listen, opens, plan, said};
+use super::section::{Section, json, line, text};
 use super::settings::{self, Setting};
 use super::text::bytes_long;
 use super::{Failure, write_out};
-use crate::owned::Owned;
+use super::{libfabric, network, rdma, screen};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use crosstie::diagnose::kernel::{self, ResourceLimit, Yama};
 use crosstie::fabric::Syscalls;
 use crosstie::host::device::{DEVICES, Rails, properties};
 use crosstie::host::gin;
-use crosstie::host::log::{self, Level};
+use crosstie::host::log;
 use crosstie::host::mistyped;
-use crosstie::host::plan::Plan;
 use crosstie::host::settings::{environment, wrong};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
 use crosstie::memory::{heap, kernel_copy, probe, wake};
-use crosstie::wire::{RAILS_MAX, WIRE_MAJOR, WIRE_MINOR};
-use serde_json::Value;
+use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
 
 /// The hidden command of the process that tries to read this one's memory.
 pub const READER_COMMAND: &str = "info-reader";
@@ -59,25 +54,6 @@ pub fn reader_command() -> Command {
 
 /// Exit status when no rail leads to the peer that was asked for, or no endpoint opens.
 const STATUS_NONE: i32 = 1;
-
-/// One line: a name and what is to be said of it.
-pub struct Line {
-    pub(super) name: String,
-    pub(super) text: String,
-}
-
-/// Lines that belong together.
-pub struct Section {
-    /// What they are about.
-    pub name: &'static str,
-    /// In the order in which they are shown.
-    pub lines: Vec<Line>,
-}
-
-/// A line.
-pub fn line(name: &str, text: impl Into<String>) -> Line {
-    Line { name: name.to_string(), text: text.into() }
-}
 
 /// Prints what was asked for.
 pub fn run(given: &ArgMatches) -> Result<i32, Failure> {
@@ -112,28 +88,6 @@ pub fn run(given: &ArgMatches) -> Result<i32, Failure> {
         false => screen::text(&sections),
     })?;
     Ok(status)
-}
-
-fn text(sections: &[Section]) -> String {
-    let names = sections.iter().flat_map(|section| section.lines.iter().map(|l| l.name.len()));
-    let width = names.max().unwrap_or(0);
-    let mut out = String::new();
-    for section in sections {
-        out.push_str(&format!("{}\n", section.name));
-        for line in &section.lines {
-            out.push_str(format!("  {:width$}  {}", line.name, line.text).trim_end());
-            out.push('\n');
-        }
-    }
-    out
-}
-
-fn json(sections: &[Section]) -> String {
-    let members = |section: &Section| {
-        let lines = section.lines.iter().map(|line| (line.name.clone(), line.text.clone().into()));
-        (section.name.to_string(), Value::Object(lines.collect()))
-    };
-    format!("{}\n", Value::Object(sections.iter().map(members).collect()))
 }
 
 fn host() -> Section {
@@ -200,50 +154,6 @@ fn gpu() -> Section {
             line("GIN", gin),
         ],
     }
-}
-
-/// What was said while endpoints were opened here, instead of to standard error.
-static SAID: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
-
-fn listen(_: usize, level: Level, text: &str) {
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    said.push((level, text.to_string()));
-}
-
-/// Opens an endpoint as a program would, so that nothing is called available that is refused then.
-///
-/// *Errors*: why it was refused.
-fn opens(kind: DeviceKind) -> Result<(), Failure> {
-    opened(&Options { device: kind, ..Options::default() }).map(|_| ())
-}
-
-fn opened(options: &Options) -> Result<Owned, Failure> {
-    let before = said().len();
-    match Owned::open(options) {
-        Ok(owned) => Ok(owned),
-        Err(error) => {
-            // the log says which file, and which interfaces there are
-            let errors = said().into_iter().skip(before);
-            let last = errors.rev().find(|(level, _)| *level == Level::Error);
-            Err(last.map_or_else(|| error.to_string(), |(_, text)| text))
-        }
-    }
-}
-
-/// What an endpoint on host0 uses that has as many rails as there may be.
-///
-/// *Errors*: why none opens.
-pub(super) fn plan() -> Result<Plan, Failure> {
-    log::sink_set(Some((listen, 0)));
-    let mut options = Options::default();
-    options.limits.rails_max = RAILS_MAX as u32;
-    let plan = opened(&options).map(|mut owned| owned.endpoint().plan().clone());
-    log::sink_set(None);
-    plan
-}
-
-fn said() -> Vec<(Level, String)> {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Why a variable that is set has no effect, as it was said at open.

@@ -13,6 +13,7 @@ pub mod info;
 pub mod launch;
 mod libfabric;
 mod network;
+mod opened;
 #[allow(unsafe_code)] // it vouches for the endpoint's memory
 mod owned;
 pub mod perf;
@@ -21,6 +22,7 @@ mod rdma;
 pub mod rendezvous;
 pub mod report;
 mod screen;
+mod section;
 pub mod settings;
 #[allow(unsafe_code)] // its memory.rs alone
 pub mod sim;

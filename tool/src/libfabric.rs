@@ -2,8 +2,8 @@
 //! none.
 #![forbid(unsafe_code)]
 
-use super::info::{Line, Section, line};
 use super::network::Towards;
+use super::section::{Line, Section, line};
 use crosstie::host::plan::Plan;
 use crosstie::host::settings::{Environment, environment};
 use crosstie::provider::libfabric::Config;

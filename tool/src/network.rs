@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::Failure;
-use super::info::{Line, Section, line, plan};
+use super::opened::plan;
+use super::section::{Line, Section, line};
 use super::{libfabric, rdma};
 use core::fmt;
 use crosstie::connect::interfaces::{

@@ -2,8 +2,8 @@
 //! one would not.
 #![forbid(unsafe_code)]
 
-use super::info::{Line, Section, line};
 use super::network::Towards;
+use super::section::{Line, Section, line};
 use core::net::IpAddr;
 use crosstie::connect::interfaces::all_addresses;
 use crosstie::host::plan::{Plan, PlannedRdma};

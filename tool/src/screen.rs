@@ -1,7 +1,7 @@
 //! What `crosstie info` says first: what matters of its sections, on one screen.
 #![forbid(unsafe_code)]
 
-use super::info::{Line, Section};
+use super::section::{Line, Section};
 
 /// Characters of a line.
 const COLUMNS: usize = 96;
@@ -103,7 +103,7 @@ fn clipped(line: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::info::line;
+    use super::super::section::line;
     use super::*;
 
     /// A host with more of everything than a screen has room for.

@@ -1,12 +1,12 @@
 //! Both ends of every connection in one process and one thread: the cost of the library itself.
 #![forbid(unsafe_code)]
 
+use super::bench::{Bench, Ran};
 use super::flow::Flow;
 use super::pingpong;
 use super::setup::Setup;
 use super::side::{Shape, Side};
 use super::window::{Kind, Window};
-use super::{Bench, Ran};
 use crate::Failure;
 use crate::owned::Backing;
 use crosstie::base::slab::Handle;

@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::alone::Alone;
+use super::bench::{Bench, Ran};
 use super::options::{Measure, Options, Verify};
 use super::pace::Pace;
 use super::report::Row;
 use super::window::{Kind, Window};
-use super::{Bench, Ran};
 use crate::Failure;
 use crate::owned::Backing;
 use std::time::{Duration, Instant};

@@ -8,38 +8,36 @@
 //! received everything.
 //!
 //! With a launcher or `--pattern`, each process is a rank, and all ranks measure at once
-//! ([`together`]).
+//! ([`ranks`]).
 #![forbid(unsafe_code)]
 
 mod alone;
+mod bench;
 mod chaos;
-mod crew;
 mod flow;
-mod lanes;
 mod measure;
 mod once;
 mod options;
 mod pace;
-mod pattern;
 mod peer;
 mod pingpong;
+mod place;
 mod process;
 mod rails;
+mod ranks;
 mod remote;
 mod report;
 mod setup;
 mod side;
 mod socket;
-mod together;
 mod window;
 
-use super::Failure;
-use super::launch;
 use crate::owned::Backing;
+use crate::{Failure, launch};
 use alone::Alone;
+use bench::Bench;
 use clap::ArgMatches;
-use crosstie::host::log;
-use crosstie::host::{DeviceKind, RailView};
+use crosstie::host::{DeviceKind, log};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use options::{Measure, Options};
 use peer::{Pair, Setting};
@@ -48,7 +46,6 @@ use report::{Report, Row};
 use side::Shape;
 use socket::SocketPair;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 use window::{Kind, Window};
 
 /// Length of the message that each connection carries once when set-up is measured.
@@ -56,45 +53,8 @@ const SETUP_BYTES: u64 = 8;
 
 pub use chaos::{WORKER_COMMAND, run_worker, worker_command};
 pub use options::command;
-pub use peer::{NAME as PEER_COMMAND, command as peer_command, run as run_peer};
-
-/// How a window went.
-#[derive(Copy, Clone, Debug)]
-struct Ran {
-    took: Duration,
-    /// Those that it was cut to when its time was over.
-    rounds: f64,
-}
-
-impl Ran {
-    fn ns(&self) -> f64 {
-        self.took.as_nanos() as f64
-    }
-}
-
-/// Whoever can run windows.
-trait Bench {
-    /// Runs one window to its end, or until its time is over, but one round at least.
-    fn window(
-        &mut self,
-        window: &Window,
-        until: Option<Instant>,
-        samples: Option<&mut Vec<u32>>,
-    ) -> Result<Ran, Failure>;
-
-    /// Bytes verified and messages found wrong until now, in both processes.
-    fn checked(&self) -> (u64, u64);
-
-    /// Whether streams may go in both directions at once.
-    fn has_two_ways(&self) -> bool {
-        false
-    }
-
-    /// The rails of the first connection, where it has several.
-    fn rails(&mut self) -> Vec<RailView> {
-        Vec::new()
-    }
-}
+pub use peer::{command as peer_command, run as run_peer};
+pub use process::PEER_COMMAND;
 
 /// Does what the arguments ask for; says the exit status.
 ///
@@ -105,11 +65,6 @@ pub fn run(given: &ArgMatches, args: &[String]) -> Result<i32, Failure> {
         return chaos::run(given);
     }
     measure(given, args).map(|()| 0)
-}
-
-/// What is no option, in order.
-fn operands(given: &ArgMatches) -> Vec<String> {
-    given.get_many("what").unwrap_or_default().cloned().collect()
 }
 
 fn measure(given: &ArgMatches, args: &[String]) -> Result<(), Failure> {
@@ -127,7 +82,7 @@ fn measure(given: &ArgMatches, args: &[String]) -> Result<(), Failure> {
         log::name_set(&format!("rank {}", launch.rank));
     }
     if launch.is_some() || options.pattern.is_some() || options.processes.is_some() {
-        return together::run(&options, launch, args);
+        return ranks::run(&options, launch, args);
     }
     let mut report = Report::new(&options);
     let progress = bar(steps(&options));
@@ -276,9 +231,4 @@ fn setting(options: &Options, connections: u32, server: Option<Rc<Server>>) -> S
         is_cpu_free: options.is_cpu_free,
         buffers: options.buffers(),
     }
-}
-
-/// A failure that tells which option cannot be met.
-fn refused(option: &str, why: &str) -> Failure {
-    format!("option {option}: {why}")
 }

@@ -1,13 +1,11 @@
 //! What `crosstie perf` was asked for.
 #![forbid(unsafe_code)]
 
-use super::chaos;
 use super::once;
-use super::pattern::Pattern;
-use super::refused;
-use super::remote::{self, Place};
+use super::place::Place;
+use super::ranks::pattern::Pattern;
 use super::window::{OUTSTANDING_MAX, SIZE_MAX, Window};
-use crate::arguments::{self, flag, hint, is_given, option, seconds};
+use crate::arguments::{self, flag, hint, is_given, operands, option, refused, seconds};
 use crate::owned::Backing;
 use crate::text::sizes_parse;
 use crate::{Failure, cpus};
@@ -27,6 +25,9 @@ pub const BUFFERS_BYTES_MAX: u64 = 8 << 30;
 const RATE_OUTSTANDING: u64 = 32;
 /// Seconds of one measurement: the default set then ends within half a minute.
 const SECONDS: f64 = 0.4;
+
+/// Options of `crosstie perf` that go together with `--chaos`.
+const CHAOS_OPTIONS: [&str; 6] = ["chaos", "rails", "seconds", "seed", "device", "warned"];
 
 const ABOUT: &str = "\
 Measures between two processes of this host, each on a CPU of its own; with HOST, between this
@@ -51,7 +52,7 @@ const USAGE: &str = "crosstie perf [HOST [PORT]] [WHAT...] [OPTIONS]";
 pub fn command() -> Command {
     let args = [messages(), ranks(), checks_and_output()].concat();
     let names = args.iter().map(|arg| arg.get_id().clone()).chain(["what".into()]);
-    let others: Vec<Id> = names.filter(|it| !chaos::OPTIONS.contains(&it.as_str())).collect();
+    let others: Vec<Id> = names.filter(|it| !CHAOS_OPTIONS.contains(&it.as_str())).collect();
     let chaos = flag(
         "chaos",
         "kill TCP rails of two processes from outside while messages flow both ways\n\
@@ -244,7 +245,7 @@ pub struct Options {
 impl Options {
     /// Checks what was given.
     pub fn read(given: &ArgMatches) -> Result<Options, Failure> {
-        let (place, operands) = remote::place(&super::operands(given))?;
+        let (place, operands) = Place::among(&operands(given), words)?;
         let number = |name| arguments::number(given, name);
         let seconds = given.get_one("seconds").copied();
         let mut options = Options {

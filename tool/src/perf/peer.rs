@@ -2,18 +2,18 @@
 //! window that it reads from its standard input.
 #![forbid(unsafe_code)]
 
+use super::bench::{Bench, Ran};
 use super::flow::Flow;
-use super::lanes::STEP_LIMIT;
 use super::once;
 use super::options::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, device, device_option};
 use super::pingpong;
-use super::process::{Peer, pin};
-use super::remote::{Server, line_read};
+use super::process::{PEER_COMMAND, Peer, line_read, pin};
+use super::ranks::lanes::STEP_LIMIT;
+use super::remote::Server;
 use super::setup::Setup;
 use super::side::{Shape, Side};
 use super::socket::SocketPeer;
 use super::window::{Kind, Window};
-use super::{Bench, Ran};
 use crate::arguments::{flag, number, option};
 use crate::owned::Backing;
 use crate::text::hex;
@@ -26,15 +26,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::rc::Rc;
 use std::time::Instant;
 
-/// The hidden command.
-pub const NAME: &str = "perf-peer";
-
 /// What it is told when it starts, or a server when it is to do the same.
 pub fn command() -> Command {
     let number = |name, value, help, range| {
         option(name, value, help).value_parser(value_parser!(u64).range(range))
     };
-    Command::new(NAME)
+    Command::new(PEER_COMMAND)
         .about("The second process of `crosstie perf`, which starts it.")
         .arg(device_option("device to open"))
         .arg(number("socket", "BYTES", "a socket instead, and its buffers", 0..=u64::MAX))

@@ -3,17 +3,22 @@
 #![forbid(unsafe_code)]
 
 use super::once;
-use super::peer::NAME;
-use super::remote::line_read;
 use super::window::Window;
 use crate::text::unhex;
 use crate::{Failure, SAID, STATUS_USAGE};
 use crosstie::memory::probe;
 use crosstie::wire::handle::HANDLE_BYTES;
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+/// The hidden command of the second process.
+pub const PEER_COMMAND: &str = "perf-peer";
+/// How long either waits for a line of the other: far more than making connections takes.
+pub const LINE: Duration = Duration::from_secs(120);
+/// Longest line that is read.
+const LINE_BYTES_MAX: u64 = 4096;
 
 /// A running peer. It ends when this is dropped; a server then is open to the next.
 pub struct Peer {
@@ -31,7 +36,7 @@ impl Peer {
     pub fn start(cpu: Option<u32>, options: &[(&str, String)]) -> Result<Peer, Failure> {
         let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let mut command = Command::new(program);
-        command.args([NAME, once::WARNED, &once::warned()]);
+        command.args([PEER_COMMAND, once::WARNED, &once::warned()]);
         if let Some(cpu) = cpu {
             command.args(["--cpu", &cpu.to_string()]);
         }
@@ -162,6 +167,19 @@ fn child_end(child: &mut Child) -> Option<ExitStatus> {
         std::thread::sleep(Duration::from_millis(1));
     }
     None
+}
+
+/// A line of the other; `None`: it has ended.
+pub fn line_read(words: &mut impl BufRead) -> Result<Option<String>, Failure> {
+    let mut line = String::new();
+    match words.take(LINE_BYTES_MAX).read_line(&mut line) {
+        Ok(0) => Ok(None),
+        Ok(_) => Ok(Some(line.trim_end().to_string())),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(format!("nothing was heard of it for {} s", LINE.as_secs()))
+        }
+        Err(error) => Err(format!("lost: {error}")),
+    }
 }
 
 /// Keeps this process on one CPU.

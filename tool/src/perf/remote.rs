@@ -13,75 +13,26 @@
 
 use super::options;
 use super::peer;
-use super::process::Peer;
-use super::refused;
-use crate::arguments::{hint, is_given, parse};
-use crate::launch::host_port;
+use super::place::{PORT, Place};
+use super::process::{LINE, Peer, line_read};
+use crate::arguments::{is_given, operands, parse, refused};
 use crate::{Failure, write_out};
 use clap::ArgMatches;
 use crosstie::connect::interfaces::all_addresses;
 use crosstie::host::log;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The port where none is given.
-pub const PORT: u16 = 18_530;
 /// How long a server waits for its client.
 const CLIENT: Duration = Duration::from_secs(600);
 /// How long one address may take to answer, and somebody who connects to say who that is.
 const STEP: Duration = Duration::from_secs(5);
-/// How long either waits for a line of the other: far more than making connections takes.
-const LINE: Duration = Duration::from_secs(120);
 /// Between two looks for a client.
 const PAUSE: Duration = Duration::from_millis(5);
 /// What each says first: the protocol between them, and its version.
 const HELLO: &str = "crosstie perf 1\n";
-/// Longest line that a server reads.
-const LINE_BYTES_MAX: u64 = 4096;
-
-/// Where a server is.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub struct Place {
-    /// Its name or address.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-}
-
-impl core::fmt::Display for Place {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} port {}", self.host, self.port)
-    }
-}
-
-/// The server among the operands, `HOST`, `HOST PORT` or `HOST:PORT`, and the other operands. A
-/// name that is nearly a measure's is a slip.
-pub fn place(operands: &[String]) -> Result<(Option<Place>, Vec<String>), Failure> {
-    let is_word = |operand: &String| options::words().any(|name| name == operand);
-    let (words, others): (Vec<String>, Vec<String>) = operands
-        .iter()
-        .cloned()
-        .partition(|it| is_word(it) || !hint(it, options::words()).is_empty());
-    let port = |text: &str| match text.parse::<u16>() {
-        Ok(port @ 1..) => Ok(port),
-        _ => Err(format!("`{text}` is not a port from 1 to 65535")),
-    };
-    let place = match &others[..] {
-        [] => None,
-        [host] => Some(match host_port(host) {
-            Some((host, port)) => Place { host, port },
-            None if host.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return Err(format!("`{host}` is no HOST; with --listen it would be a port"));
-            }
-            None => Place { host: host.clone(), port: PORT },
-        }),
-        [host, text] => Some(Place { host: host.clone(), port: port(text)? }),
-        [_, _, more, ..] => return Err(format!("HOST [PORT] is one server, and `{more}` is more")),
-    };
-    Ok((place, words))
-}
 
 // ---------------------------------------------------------------- the client
 
@@ -157,7 +108,7 @@ fn timed(stream: &TcpStream, limit: Duration) -> std::io::Result<()> {
 
 /// Waits for a client, and measures with it.
 pub fn serve(given: &ArgMatches) -> Result<(), Failure> {
-    let operands = super::operands(given);
+    let operands = operands(given);
     let port = port_of(&operands)?;
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
@@ -267,19 +218,6 @@ fn sessions(stream: &TcpStream) -> Result<(u64, u64), Failure> {
         }
     }
     Ok((verified, wrong))
-}
-
-/// A line of the other; `None`: it has ended.
-pub fn line_read(words: &mut impl BufRead) -> Result<Option<String>, Failure> {
-    let mut line = String::new();
-    match words.take(LINE_BYTES_MAX).read_line(&mut line) {
-        Ok(0) => Ok(None),
-        Ok(_) => Ok(Some(line.trim_end().to_string())),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            Err(format!("nothing was heard of it for {} s", LINE.as_secs()))
-        }
-        Err(error) => Err(format!("lost: {error}")),
-    }
 }
 
 /// Whether the client waits for its connections.

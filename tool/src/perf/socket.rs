@@ -5,9 +5,9 @@
 //! has no window of its own: the kernel's buffers alone bound what is under way.
 #![forbid(unsafe_code)]
 
+use super::bench::{Bench, Ran};
 use super::process::{Peer, pin};
 use super::window::{Kind, Window};
-use super::{Bench, Ran};
 use crate::Failure;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::network::EAGER_BYTES;
-use super::schedule::{GroupRecord, World};
+use super::world::{GroupRecord, World};
 use crosstie_kit::random::Random;
 use crosstie_kit::sim::SimFabric;
 

@@ -1,23 +1,35 @@
 //! What a schedule is judged by: every request's end, beside the oracle.
 #![forbid(unsafe_code)]
 
-use super::schedule::{Direction, GroupRecord, Oracle, Tally};
+use super::lanes;
+use super::oracle::Oracle;
+use super::world::{Direction, GroupRecord};
 use crosstie::transport::{Outcome, RequestError};
+use crosstie_kit::sim::SimCounts;
 
-/// Whether a request ended because its connection did.
-pub(super) fn ends_connection(outcome: &Outcome) -> bool {
-    matches!(
-        outcome.result,
-        Err(RequestError::PeerClosed
-            | RequestError::PeerDied
-            | RequestError::Protocol
-            | RequestError::PeerGaveUp
-            | RequestError::RailsLost(_)
-            | RequestError::NoAnswer
-            | RequestError::Unfenced
-            | RequestError::Silent
-            | RequestError::Fabric(_))
-    )
+/// How requests ended, and what the network did.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Tally {
+    /// The network's counts.
+    pub network: SimCounts,
+    /// Calls of the user.
+    pub calls: u64,
+    /// Messages that arrived whole.
+    pub delivered: u64,
+    /// Messages longer than their receive.
+    pub truncated: u64,
+    /// Receives that were withdrawn.
+    pub canceled: u64,
+    /// Requests that ended because the connection did.
+    pub failed: u64,
+    /// Messages sent unasked before their receive was posted.
+    pub unexpected: u64,
+    /// Messages pushed in stripes.
+    pub pushed: u64,
+    /// Messages pulled.
+    pub pulled: u64,
+    /// What became of lanes.
+    pub lanes: lanes::Counts,
 }
 
 /// Compares how the requests of one direction ended with what the oracle says.

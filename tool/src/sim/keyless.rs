@@ -3,11 +3,10 @@
 
 use super::lanes::LOSS_SPAN;
 use super::network::calm;
-use super::schedule::CONNECTION;
 use super::stage::{self, Stage};
+use super::world::CONNECTION;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::Span;
-use crosstie::fabric::RailKey;
 use crosstie::transport::RequestError;
 use std::ops::Range;
 
@@ -15,39 +14,17 @@ use std::ops::Range;
 const LONG: usize = 2048;
 const LANES: u8 = 3;
 
-impl Stage<'_, '_> {
-    /// Each lane goes by keys of its own, that of a rail of several.
-    fn keys_differ(&mut self) {
-        for side in 0..2 {
-            for lane in 1..LANES {
-                self.world.endpoints[side].lane_key_set(CONNECTION, lane, lane);
-            }
-        }
-    }
-
-    /// A rail of one side knows none of its memory any more.
-    fn memory_forgotten(&mut self, side: usize, lane: u8) {
-        for region in self.world.regions[side] {
-            self.world.tables[side].keys_set(region, usize::from(lane), &[RailKey(0)]);
-        }
-    }
-
-    /// Long messages of a side, all asked for before any has ended, to their ends.
-    fn long_messages_flow(&mut self, side: usize, tags: Range<i32>) {
-        let receives: Vec<_> = tags.clone().map(|tag| self.receive(1 - side, tag)).collect();
-        let sends: Vec<_> = tags.clone().map(|tag| self.send(side, tag, LONG)).collect();
-        (0..8).for_each(|_| self.both());
-        let sent = self.ended(side, &sends).unwrap_or_else(|| panic!("{tags:?} stand still"));
-        let received = self.ended(1 - side, &receives).expect("what was sent has come");
-        assert!(sent.iter().all(|outcome| outcome.result.is_ok()));
-        // rooms are of any length
-        let is_whole = |result| matches!(result, Ok(()) | Err(RequestError::Truncated));
-        assert!(received.iter().all(|outcome| is_whole(outcome.result)));
-    }
-
-    fn stripes(&self, side: usize, lane: u8) -> u64 {
-        self.world.endpoints[side].lane_view(CONNECTION, lane).unwrap().stats.stripes
-    }
+/// Long messages of a side, all asked for before any has ended, to their ends.
+fn long_messages_flow(stage: &mut Stage<'_, '_>, side: usize, tags: Range<i32>) {
+    let receives: Vec<_> = tags.clone().map(|tag| stage.receive(1 - side, tag)).collect();
+    let sends: Vec<_> = tags.clone().map(|tag| stage.send(side, tag, LONG)).collect();
+    (0..8).for_each(|_| stage.both());
+    let sent = stage.ended(side, &sends).unwrap_or_else(|| panic!("{tags:?} stand still"));
+    let received = stage.ended(1 - side, &receives).expect("what was sent has come");
+    assert!(sent.iter().all(|outcome| outcome.result.is_ok()));
+    // rooms are of any length
+    let is_whole = |result| matches!(result, Ok(()) | Err(RequestError::Truncated));
+    assert!(received.iter().all(|outcome| is_whole(outcome.result)));
 }
 
 /// A stripe was given to a lane that lacks a key of an end, again and again, when the first lane,
@@ -63,7 +40,7 @@ fn messages_go_on_over_the_lane_that_knows_their_memory() {
                     stage.fabric.sever(0, PeerIndex(0), stage.world.now);
                     stage.both();
                     for round in 0..4 {
-                        stage.long_messages_flow(1 - forgets, 2 * round..2 * round + 2);
+                        long_messages_flow(stage, 1 - forgets, 2 * round..2 * round + 2);
                     }
                     assert_eq!(stage.stripes(1 - forgets, without), 0);
                 });
@@ -97,7 +74,7 @@ fn message_that_no_lane_carries_any_more_ends() {
                 stage.one(side);
             }
             if returns {
-                stage.long_messages_flow(0, 2..4);
+                long_messages_flow(stage, 0, 2..4);
             } else {
                 let errors = stage.errors(0, &[send]).expect("an end");
                 assert!(matches!(errors[..], [RequestError::RailsLost(_)]), "{errors:?}");
@@ -139,12 +116,12 @@ fn peer_is_told_anew_of_memory_whose_keys_have_changed() {
     stage::set(calm(false, u32::from(LANES), 0), u32::from(LANES), |stage| {
         stage.keys_differ();
         for round in 0..4 {
-            stage.long_messages_flow(0, 6 * round..6 * round + 6);
+            long_messages_flow(stage, 0, 6 * round..6 * round + 6);
         }
         let before = stage.stripes(0, 1);
         assert!(before > 0);
         stage.memory_forgotten(1, 1);
-        stage.long_messages_flow(0, 24..30);
+        long_messages_flow(stage, 0, 24..30);
         assert_eq!(stage.stripes(0, 1), before, "written by a forgotten key");
     });
 }

@@ -1,14 +1,10 @@
 //! Several lanes in a schedule: they are killed, and come back, while messages cross.
 #![forbid(unsafe_code)]
 
-use super::schedule::{CONNECTION, World};
-use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::Span;
-use crosstie::fabric::PeerLife;
 use crosstie::transport::Stats;
-use crosstie::transport::rail::LaneState;
 use crosstie_kit::random::Random;
-use crosstie_kit::sim::{CERTAIN, Faults, SimFabric};
+use crosstie_kit::sim::{CERTAIN, Faults};
 
 /// How long a connection waits for any lane, and a lane for its fence and report, in the time of
 /// the simulation, where a message takes some microseconds.
@@ -16,7 +12,7 @@ pub const LOSS_SPAN: Span = Span(200_000);
 pub const FENCE_SPAN: Span = Span(4_000_000);
 
 /// Most lanes that are killed in one schedule, so that it ends.
-const KILLS_MAX: u32 = 400;
+pub(super) const KILLS_MAX: u32 = 400;
 
 /// Most lanes of a schedule.
 const LANES_MAX: u64 = 4;
@@ -62,17 +58,17 @@ pub struct Lanes {
     /// How many.
     pub count: u32,
     /// One lane always lives, so that nothing may fail; else lanes die as they like.
-    careful: bool,
+    pub(super) careful: bool,
     /// The chance of a death, and of a lane's return, per step.
-    deaths: u32,
-    returns: u32,
+    pub(super) deaths: u32,
+    pub(super) returns: u32,
     /// By side and lane: the machine has let go of it.
-    released: [u8; 2],
+    pub(super) released: [u8; 2],
     /// Lanes that were not killed since they were opened.
-    alive: u8,
+    pub(super) alive: u8,
     /// How many were killed.
-    kills: u32,
-    generations: [u32; LANES_MAX as usize],
+    pub(super) kills: u32,
+    pub(super) generations: [u32; LANES_MAX as usize],
 }
 
 /// Draws how many lanes a schedule has, and how badly they fare.
@@ -120,90 +116,5 @@ impl Lanes {
     pub fn text(&self) -> String {
         let how = if self.careful { "careful" } else { "reckless" };
         format!("{} lanes, {how}", self.count)
-    }
-}
-
-impl<'m> World<'_, 'm> {
-    /// Kills a lane, or lets one come back.
-    pub fn lanes_step(&mut self, fabric: &SimFabric<'m>) -> Result<(), String> {
-        if self.lanes.count == 1 {
-            return Ok(());
-        }
-        for side in 0..2 {
-            self.lanes_release(side)?;
-        }
-        if self.random.chance(self.lanes.returns) {
-            self.lane_return(fabric)?;
-        }
-        if self.lanes.careful
-            && self.lanes.kills < KILLS_MAX
-            && self.random.chance(self.lanes.deaths)
-        {
-            self.lane_kill(fabric);
-        }
-        if self.lanes.careful && self.failed {
-            return Err("a request failed although a lane lived".into());
-        }
-        Ok(())
-    }
-
-    /// Closes what the machine says is down.
-    pub fn lanes_release(&mut self, side: usize) -> Result<(), String> {
-        while let Some((_, lane)) = self.endpoints[side].next_lane_down() {
-            self.lane_detach(side, lane)?;
-        }
-        Ok(())
-    }
-
-    fn lane_detach(&mut self, side: usize, lane: u8) -> Result<(), String> {
-        let peer = self.endpoints[side].lane_peer(CONNECTION, lane);
-        let closed = self.endpoints[side].rail_mut().peer_detach(peer);
-        closed.map_err(|error| format!("lane {lane} was said to be down: {error:?}"))?;
-        self.lanes.released[side] |= 1 << lane;
-        Ok(())
-    }
-
-    /// Opens a lane that both sides have closed.
-    fn lane_return(&mut self, fabric: &SimFabric<'m>) -> Result<(), String> {
-        let both = self.lanes.released[0] & self.lanes.released[1];
-        let lane = self.random.below(u64::from(self.lanes.count)) as u8;
-        if both >> lane & 1 == 0 || self.failed {
-            return Ok(());
-        }
-        let opened = fabric.connect_at(0, 1, PeerIndex(u32::from(lane)));
-        opened.map_err(|error| format!("lane {lane}: {error:?}"))?;
-        self.lanes.generations[usize::from(lane)] += 1 + self.random.below(2) as u32;
-        let generation = self.lanes.generations[usize::from(lane)];
-        for side in 0..2 {
-            self.lanes.released[side] &= !(1 << lane);
-            if self.endpoints[side].lane_rejoin(CONNECTION, lane, generation) {
-                continue;
-            }
-            // the connection may have failed meanwhile, and no request may have told so yet
-            if self.lanes.careful || self.endpoints[side].is_open(CONNECTION) {
-                return Err(format!("lane {lane} was down and may not come back"));
-            }
-            self.lane_detach(side, lane)?;
-        }
-        self.lanes.alive |= 1 << lane;
-        Ok(())
-    }
-
-    /// Kills one of several lanes that both sides use.
-    fn lane_kill(&mut self, fabric: &SimFabric<'m>) {
-        let is_up = |side: usize, lane: u8| {
-            let view = self.endpoints[side].lane_view(CONNECTION, lane);
-            view.is_some_and(|view| view.state == LaneState::Up)
-        };
-        let alive = self.lanes.alive;
-        let both = |lane: &u8| alive >> lane & 1 == 1 && is_up(0, *lane) && is_up(1, *lane);
-        let up: std::vec::Vec<u8> = (0..self.lanes.count as u8).filter(both).collect();
-        if up.len() < 2 {
-            return;
-        }
-        let lane = up[self.random.below(up.len() as u64) as usize];
-        self.lanes.alive &= !(1 << lane);
-        self.lanes.kills += 1;
-        fabric.sever(0, PeerIndex(u32::from(lane)), self.now);
     }
 }

@@ -24,10 +24,11 @@ mod stalls;
 mod throttle;
 #[cfg(test)]
 mod unfenced;
+mod world;
 
 use crate::arguments::{number, option};
 use clap::{ArgMatches, Command, value_parser};
-use schedule::Tally;
+use judge::Tally;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 

@@ -28,6 +28,9 @@ pub struct Pairing {
     pub left: Vec<usize>,
 }
 
+/// Says which message belongs to which receive.
+pub type Oracle = fn(&[Sent], &[Posted]) -> Pairing;
+
 /// Pairs messages with receives: the oldest group that is not full takes, of the messages in
 /// order, each that fits one of its free receives; then the next group.
 pub fn pair(sent: &[Sent], posted: &[Posted]) -> Pairing {

@@ -2,127 +2,22 @@
 #![forbid(unsafe_code)]
 
 use super::answers::answers;
-use super::judge::{check_direction, ends_connection};
-use super::lanes::{self, Lanes};
-use super::memory::{self, BUFFER_BYTES, Buffer, Held, Memory};
-use super::network::{EAGER_BYTES, REGIONS, config, limits_of};
-use super::oracle::{self, Pairing, Posted, Sent};
+use super::judge::{Tally, check_direction};
+use super::lanes::Lanes;
+use super::network::{config, limits_of};
+use super::oracle::{self, Oracle};
+use super::world::{BUDGET, CONNECTION, Direction, UNMATCHED_MAX, World};
 use crosstie::base::carve::heap::HeapBlock;
-use crosstie::base::ids::{ConnectionIndex, PeerIndex};
-use crosstie::base::slab::Handle;
-use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{MemoryDomain, RemoteSpan};
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::Span;
 use crosstie::transport::endpoint::ConnectionCloseError;
-use crosstie::transport::limits::{CREDITS, GROUPS_OFFERED_MAX};
-use crosstie::transport::{
-    Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outcome, Outgoing, RequestError,
-    RequestId, Stats, SubmitError,
-};
-use crosstie_kit::random::Random;
-use crosstie_kit::sim::{SimConfig, SimCounts, SimFabric, SimPort};
+use crosstie::transport::limits::GROUPS_OFFERED_MAX;
+use crosstie::transport::{Endpoint, Stats};
+use crosstie_kit::sim::{SimConfig, SimFabric, SimPort};
 
-pub(super) const CONNECTION: ConnectionIndex = ConnectionIndex(0);
 const TAGS: u64 = 3;
-const BUDGET: Bytes = Bytes::kib(256);
-/// Messages of one direction that wait for a receive.
-const UNMATCHED_MAX: usize = 12;
-/// Buffers that receives leave for sends, more than can be unmatched.
-const BUFFERS_SPARE: usize = 3 * UNMATCHED_MAX;
 /// Rounds of progress after which something that has not ended never will.
 const ROUNDS_MAX: usize = 200_000;
-
-/// How requests ended, and what the network did.
-#[derive(Copy, Clone, Default, Debug)]
-pub struct Tally {
-    /// The network's counts.
-    pub network: SimCounts,
-    /// Calls of the user.
-    pub calls: u64,
-    /// Messages that arrived whole.
-    pub delivered: u64,
-    /// Messages longer than their receive.
-    pub truncated: u64,
-    /// Receives that were withdrawn.
-    pub canceled: u64,
-    /// Requests that ended because the connection did.
-    pub failed: u64,
-    /// Messages sent unasked before their receive was posted.
-    pub unexpected: u64,
-    /// Messages pushed in stripes.
-    pub pushed: u64,
-    /// Messages pulled.
-    pub pulled: u64,
-    /// What became of lanes.
-    pub lanes: lanes::Counts,
-}
-
-pub(super) struct SendRecord {
-    pub(super) sent: Sent,
-    pub(super) buffer: Buffer,
-    pub(super) request: RequestId,
-    pub(super) ended: bool,
-}
-
-pub(super) struct GroupRecord {
-    pub(super) tags: Vec<i32>,
-    pub(super) rooms: Vec<(Buffer, usize)>,
-    pub(super) request: RequestId,
-    pub(super) cancel_asked: bool,
-    pub(super) outcome: Option<Outcome>,
-    /// What the buffers held when the request ended, kept for the oracle.
-    pub(super) held: Vec<Held>,
-}
-
-/// One direction of the connection.
-#[derive(Default)]
-pub(super) struct Direction {
-    pub(super) sends: Vec<SendRecord>,
-    pub(super) groups: Vec<GroupRecord>,
-}
-
-impl Direction {
-    fn posted(&self) -> (Vec<Posted>, Vec<usize>) {
-        let kept: Vec<usize> = (0..self.groups.len())
-            .filter(|at| {
-                let outcome = self.groups[*at].outcome;
-                outcome.is_none_or(|outcome| outcome.result != Err(RequestError::Canceled))
-            })
-            .collect();
-        let groups = kept.iter().map(|at| Posted { tags: self.groups[*at].tags.clone() }).collect();
-        (groups, kept)
-    }
-
-    fn pairing(&self) -> (Pairing, Vec<usize>) {
-        self.pairing_by(oracle::pair)
-    }
-
-    pub(super) fn pairing_by(&self, pair: Oracle) -> (Pairing, Vec<usize>) {
-        let sent: Vec<Sent> = self.sends.iter().map(|send| send.sent).collect();
-        let (posted, kept) = self.posted();
-        (pair(&sent, &posted), kept)
-    }
-
-    fn is_done(&self) -> bool {
-        self.sends.iter().all(|send| send.ended)
-            && self.groups.iter().all(|group| group.outcome.is_some())
-    }
-}
-
-pub(super) struct World<'f, 'm> {
-    pub(super) endpoints: [Endpoint<'m, SimPort<'f, 'm>>; 2],
-    pub(super) tables: [DataMrs<'m>; 2],
-    pub(super) regions: [[Handle; REGIONS]; 2],
-    pub(super) memory: [Memory; 2],
-    pub(super) directions: [Direction; 2],
-    pub(super) random: Random,
-    pub(super) now: Instant,
-    pub(super) calls: u64,
-    pub(super) failed: bool,
-    pub(super) lanes: Lanes,
-}
-
-/// Says which message belongs to which receive.
-pub(super) type Oracle = fn(&[Sent], &[Posted]) -> Pairing;
 
 /// Runs the schedule of `seed`. An error is a sentence about what should not have happened.
 pub fn run(seed: u64) -> Result<Tally, String> {
@@ -176,78 +71,7 @@ fn run_on(
     world.check(&fabric, judge)
 }
 
-impl<'f, 'm> World<'f, 'm> {
-    pub(super) fn open(
-        fabric: &'f SimFabric<'m>,
-        blocks: &'m mut [HeapBlock; 2],
-        (pull, limits): (bool, Limits),
-        lanes: Lanes,
-        seed: u64,
-    ) -> Result<World<'f, 'm>, String> {
-        let mut memories = [Memory::new(REGIONS), Memory::new(REGIONS)];
-        let (mut regions, mut port) = ([[Handle::default(); REGIONS]; 2], 0);
-        let halves = blocks.each_mut().map(|block| {
-            let mut carver = block.carver();
-            let table = DataMrs::carve(&mut carver, limits.regions_max, 0).expect("sized");
-            let config = Config {
-                eager_bytes_max: EAGER_BYTES,
-                eager_mapped_bytes_max: EAGER_BYTES,
-                salt: 0x5a17 + port,
-                stripe_bytes_min: Bytes(128),
-                loss_span: lanes::LOSS_SPAN,
-                fence_span: lanes::FENCE_SPAN,
-            };
-            let rail = fabric.port(port);
-            let endpoint = Endpoint::open(&mut carver, limits, config, table, rail).expect("sized");
-            port += 1;
-            (endpoint, table)
-        });
-        let tables = halves.each_ref().map(|(_, table)| *table);
-        let mut endpoints = halves.map(|(endpoint, _)| endpoint);
-        let mailboxes = endpoints.each_ref().map(Endpoint::mailboxes);
-        let keys = [0, 1].map(|side: usize| {
-            let domain = endpoints[side].rail().domain();
-            memory::register(&domain, mailboxes[side].region()).expect("sized")
-        });
-        for side in 0..2 {
-            for (at, handle) in regions[side].iter_mut().enumerate() {
-                let region = memories[side].region(at);
-                let domain = endpoints[side].rail().domain();
-                let key = memory::register(&domain, region).map_err(|e| format!("{e:?}"))?;
-                *handle = memory::enter(&tables[side], region, key).ok_or("regions")?;
-            }
-            let other = 1 - side;
-            let mailbox = RemoteSpan { key: keys[other], address: mailboxes[other].address(0) };
-            let setup = ConnectionSetup {
-                pull,
-                mailbox,
-                eager_bytes_max: EAGER_BYTES,
-                credits: CREDITS,
-                groups_max: limits.groups_max(),
-                lanes: lanes.count as u8,
-                // of every other schedule control leaves lane 0 as soon as another is up
-                reserve: u8::from(lanes.count > 1 && seed & 1 == 1),
-                probed: seed & 2 == 0, // else a peer is older, and wants all slots with others
-                reads_runs: !(seed / 16 + side as u64).is_multiple_of(4),
-                reads_filled: !(seed / 64 + side as u64).is_multiple_of(3),
-                slots_in_rows: !(seed / 128).is_multiple_of(3),
-            };
-            endpoints[side].connection_open(CONNECTION, &setup);
-        }
-        Ok(World {
-            endpoints,
-            tables,
-            regions,
-            memory: memories,
-            directions: Default::default(),
-            random: Random::new(seed),
-            now: Instant(0),
-            calls: 0,
-            failed: false,
-            lanes,
-        })
-    }
-
+impl<'m> World<'_, 'm> {
     fn step(&mut self) -> Result<(), String> {
         self.calls += 1;
         let side = self.random.below(2) as usize;
@@ -294,105 +118,6 @@ impl<'f, 'm> World<'f, 'm> {
         }
     }
 
-    fn length(&mut self) -> usize {
-        match self.random.below(4) {
-            0 => 0,
-            1 => self.random.below(EAGER_BYTES.0 + 2) as usize,
-            _ => self.random.below(BUFFER_BYTES as u64 + 1) as usize,
-        }
-    }
-
-    /// Sends from `side`. `Ok(false)`: full.
-    pub(super) fn isend(&mut self, side: usize, tag: i32, length: usize) -> Result<bool, String> {
-        if self.memory[side].left() == 0 {
-            return Ok(false);
-        }
-        let buffer = self.memory[side].take(&mut self.random);
-        let seed = self.random.next();
-        self.memory[side].fill(buffer, length, seed);
-        let message = Outgoing {
-            region: self.regions[side][self.memory[side].region_of(buffer)],
-            address: self.memory[side].address(buffer),
-            length: length as u64,
-            tag,
-        };
-        match self.endpoints[side].isend(CONNECTION, message) {
-            Ok(request) => {
-                let sent = Sent { tag, length, seed };
-                let record = SendRecord { sent, buffer, request, ended: false };
-                self.directions[side].sends.push(record);
-                Ok(true)
-            }
-            Err(error) => {
-                self.memory[side].give_back(buffer);
-                self.refused(error)?;
-                Ok(false)
-            }
-        }
-    }
-
-    /// Posts a group at `side`, for messages of the other.
-    pub(super) fn irecv(&mut self, side: usize, tags: &[i32]) -> Result<bool, String> {
-        self.irecv_of(side, tags, false)
-    }
-
-    /// The same; `near` in few regions, so that their peer can be told the keys of all.
-    fn irecv_of(&mut self, side: usize, tags: &[i32], near: bool) -> Result<bool, String> {
-        if self.memory[side].left() < tags.len() + BUFFERS_SPARE {
-            return Ok(false);
-        }
-        let rooms: Vec<(Buffer, usize)> = tags
-            .iter()
-            .map(|_| {
-                let short = self.random.below(12) == 0;
-                let room = if short { self.length() } else { BUFFER_BYTES };
-                let memory = &mut self.memory[side];
-                (if near { memory.take_first() } else { memory.take(&mut self.random) }, room)
-            })
-            .collect();
-        let buffers: Vec<Incoming> = rooms
-            .iter()
-            .zip(tags)
-            .map(|((buffer, room), tag)| Incoming {
-                region: self.regions[side][self.memory[side].region_of(*buffer)],
-                address: self.memory[side].address(*buffer),
-                length: *room as u64,
-                tag: *tag,
-            })
-            .collect();
-        match self.endpoints[side].irecv(CONNECTION, &buffers) {
-            Ok(request) => {
-                self.directions[1 - side].groups.push(GroupRecord {
-                    tags: tags.to_vec(),
-                    rooms,
-                    request,
-                    cancel_asked: false,
-                    outcome: None,
-                    held: Vec::new(),
-                });
-                Ok(true)
-            }
-            Err(error) => {
-                for (buffer, _) in rooms {
-                    self.memory[side].give_back(buffer);
-                }
-                self.refused(error)?;
-                Ok(false)
-            }
-        }
-    }
-
-    fn refused(&mut self, error: SubmitError) -> Result<(), String> {
-        match error {
-            SubmitError::Again => Ok(()),
-            SubmitError::Failed(_) | SubmitError::Connection => {
-                self.failed = true;
-                Ok(())
-            }
-            other => Err(format!("a good request was refused: {other:?}")),
-        }
-    }
-
     fn cancel(&mut self, side: usize) {
         let open: Vec<usize> = (0..self.directions[1 - side].groups.len())
             .filter(|at| self.directions[1 - side].groups[*at].outcome.is_none())
@@ -405,55 +130,6 @@ impl<'f, 'm> World<'f, 'm> {
         if self.endpoints[side].cancel(request).is_ok() {
             self.directions[1 - side].groups[at].cancel_asked = true;
         }
-    }
-
-    /// Progress of one side, a little time, and every request asked.
-    pub(super) fn progress(&mut self, side: usize) -> Result<(), String> {
-        self.now = self.now.after(Span(self.random.below(600)));
-        self.endpoints[side].progress(self.now, BUDGET);
-        self.ask_sends(side)?;
-        self.ask_receives(side)
-    }
-
-    fn ask_sends(&mut self, side: usize) -> Result<(), String> {
-        let World { endpoints, memory, directions, .. } = self;
-        for send in directions[side].sends.iter_mut().filter(|send| !send.ended) {
-            let asked = endpoints[side].test(send.request);
-            let Some(outcome) = asked.map_err(|error| format!("send: {error:?}"))? else {
-                continue;
-            };
-            send.ended = true;
-            if outcome.result.is_ok() && outcome.lengths[0] != send.sent.length as u64 {
-                return Err(format!("a send of {} said {:?}", send.sent.length, outcome));
-            }
-            self.failed |= outcome.result.is_err();
-            if !memory[side].holds(send.buffer, send.sent.length, send.sent.seed) {
-                return Err("a source was written".into());
-            }
-            memory[side].give_back(send.buffer);
-        }
-        Ok(())
-    }
-
-    fn ask_receives(&mut self, side: usize) -> Result<(), String> {
-        let World { endpoints, memory, directions, .. } = self;
-        let mut broken = false;
-        for group in directions[1 - side].groups.iter_mut().filter(|group| group.outcome.is_none())
-        {
-            let asked = endpoints[side].test(group.request);
-            let Some(outcome) = asked.map_err(|error| format!("receive: {error:?}"))? else {
-                continue;
-            };
-            group.outcome = Some(outcome);
-            broken |= ends_connection(&outcome);
-            for (at, (buffer, _)) in group.rooms.iter().enumerate() {
-                let length = outcome.lengths[at] as usize;
-                group.held.push(memory[side].content(*buffer, length));
-                memory[side].give_back(*buffer);
-            }
-        }
-        self.failed |= broken;
-        Ok(())
     }
 
     /// Completes what is open, or closes what is broken, until every request has ended.
@@ -502,12 +178,6 @@ impl<'f, 'm> World<'f, 'm> {
         Ok(())
     }
 
-    pub(super) fn close(&mut self, side: usize) -> Result<(), String> {
-        match self.endpoints[side].connection_close(CONNECTION) {
-            Ok(()) | Err(ConnectionCloseError::Stale | ConnectionCloseError::Again) => Ok(()),
-        }
-    }
-
     fn close_both(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             let mut closed = 0;
@@ -553,6 +223,7 @@ impl<'f, 'm> World<'f, 'm> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::oracle::{Pairing, Posted, Sent};
     use super::*;
 
     const SEEDS: core::ops::Range<u64> = 1..if cfg!(miri) { 3 } else { 60 };

@@ -3,10 +3,11 @@
 
 use super::lanes::Lanes;
 use super::network::limits;
-use super::schedule::{CONNECTION, World};
+use super::world::{CONNECTION, World};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant, Span};
+use crosstie::fabric::RailKey;
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{Outcome, RequestError, RequestId};
 use crosstie_kit::sim::{SimConfig, SimFabric};
@@ -106,5 +107,26 @@ impl Stage<'_, '_> {
     pub fn errors(&mut self, side: usize, requests: &[RequestId]) -> Option<Vec<RequestError>> {
         let outcomes = self.ended(side, requests)?;
         Some(outcomes.iter().map(|outcome| outcome.result.unwrap_err()).collect())
+    }
+
+    /// Each lane goes by keys of its own, that of a rail of several.
+    pub fn keys_differ(&mut self) {
+        for side in 0..2 {
+            for lane in 1..self.world.lanes.count as u8 {
+                self.world.endpoints[side].lane_key_set(CONNECTION, lane, lane);
+            }
+        }
+    }
+
+    /// A rail of one side knows none of its memory any more.
+    pub fn memory_forgotten(&mut self, side: usize, lane: u8) {
+        for region in self.world.regions[side] {
+            self.world.tables[side].keys_set(region, usize::from(lane), &[RailKey(0)]);
+        }
+    }
+
+    /// Stripes that a side has sent on a lane.
+    pub fn stripes(&self, side: usize, lane: u8) -> u64 {
+        self.world.endpoints[side].lane_view(CONNECTION, lane).unwrap().stats.stripes
     }
 }

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::network::calm;
-use super::schedule::CONNECTION;
 use super::stage::{self, Stage};
+use super::world::CONNECTION;
 use crosstie::base::ids::PeerIndex;
 use crosstie::diagnose::stall::{Answer, Class, Stall};
 use crosstie::fabric::DownCause;

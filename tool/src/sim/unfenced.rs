@@ -4,8 +4,8 @@
 
 use super::lanes::{FENCE_SPAN, LOSS_SPAN};
 use super::network::{REGIONS, calm};
-use super::schedule::CONNECTION;
 use super::stage::{self, Stage};
+use super::world::CONNECTION;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::regions::RemoveError;
 use crosstie::base::slab::Handle;

@@ -3,8 +3,9 @@
 //! then, which ends when nothing is there to be looked at.
 #![forbid(unsafe_code)]
 
-use super::process::OfProcess;
-use super::{ended, joined, locked, setup};
+use super::process::{OfProcess, locked};
+use super::setup;
+use super::threads::{ended, joined};
 use crosstie::memory::threads;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

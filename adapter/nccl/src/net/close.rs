@@ -5,9 +5,10 @@
 #![forbid(unsafe_code)]
 
 use super::comm::Comm;
-use super::process::OfProcess;
+use super::log;
+use super::process::{OfProcess, locked};
 use super::room::{Remains, Room};
-use super::{ended, joined, locked, log};
+use super::threads::{ended, joined};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
 use crosstie::host::endpoint::Closing;

@@ -4,8 +4,8 @@
 #![forbid(unsafe_code)]
 
 use super::kind::{Kind, joined};
-use super::process::OfProcess;
-use super::{Fault, locked, log, nics, ports};
+use super::process::{OfProcess, locked};
+use super::{Fault, log, nics, ports};
 use crosstie::base::hash::{fnv1a, fnv1a_more};
 use crosstie::connect::interfaces::{
     AddressFamily, InterfaceAddress, InterfaceError, Interfaces, local_addresses_of, unmatched,

@@ -2,8 +2,9 @@
 
 use super::close;
 use super::comm::Comm;
+use super::process::locked;
 use super::room::REGIONS_MAX;
-use super::{Fault, locked, log};
+use super::{Fault, log};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{DeregisterError, MemoryKind, RegisterError};

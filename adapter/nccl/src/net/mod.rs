@@ -9,6 +9,7 @@
 mod abandoned;
 pub mod close;
 pub mod comm;
+mod contexts;
 mod crew;
 pub mod device;
 mod fault;
@@ -22,126 +23,26 @@ pub mod profile;
 pub mod room;
 pub mod setup;
 mod tender;
+mod threads;
 mod unheard;
 
+pub use contexts::{Context, device, device_count};
 use crosstie::memory::Variables;
 pub use fault::Fault;
 
 use crate::abi::Logger;
 use crate::net::kind::Kind;
+use contexts::{State, common, state};
 use crosstie::base::integer::of_c;
 use crosstie::base::units::Span;
 use crosstie::host::Options;
 use crosstie::host::settings::{self, Environment};
 use device::Device;
-use process::OfProcess;
-use room::Rooms;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
+use threads::ends;
 
 /// Contexts of its own that NCCL counts for the plugin, so that it is never unloaded.
 const NCCL_STAYS: &str = "NCCL_NET_PLUGIN_REF_COUNT";
-
-/// A communicator of NCCL's, or all those of a table that does not tell them apart.
-pub struct Context {
-    /// Its rooms.
-    pub rooms: Rooms,
-    /// Connections that are being made.
-    pub attempts: Mutex<Vec<setup::Pending>>,
-    /// Whether it is of one communicator.
-    own: bool,
-    /// The traffic class that its user wants.
-    traffic_class: Option<i32>,
-    /// Whether a rank of its communicator runs another network.
-    strange: AtomicBool,
-}
-
-impl Context {
-    fn new(own: bool, traffic_class: Option<i32>) -> Arc<Context> {
-        let (rooms, attempts) = (Rooms::default(), Mutex::new(Vec::new()));
-        let strange = AtomicBool::new(false);
-        Arc::new(Context { rooms, attempts, own, traffic_class, strange })
-    }
-
-    /// A rank has given a handle of another network. What all communicators share cannot tell whose
-    /// rank it is, and goes on.
-    pub fn strange_set(&self) {
-        self.strange.store(self.own, Ordering::Relaxed); // nothing is ordered by it
-    }
-
-    /// Whether one has.
-    pub fn is_strange(&self) -> bool {
-        self.strange.load(Ordering::Relaxed) // nothing is ordered by it
-    }
-}
-
-struct State {
-    /// Calls of init without their finalize.
-    uses: u64,
-    /// Physical devices, then those made of them; entries are never freed, because NCCL keeps
-    /// pointers to their texts.
-    devices: Vec<&'static Device>,
-    /// How many of them are physical, and how many NCCL has been told of since it loaded the
-    /// plugin. It may unload and load it without a new process, and then makes its devices again;
-    /// until then their numbers stay good. Some make them again with each communicator, and take
-    /// what they are told of in the meantime for physical.
-    physical: usize,
-    shown: usize,
-    /// How long a connect may take.
-    patience: Duration,
-    /// The context of tables that have none.
-    common: Option<Arc<Context>>,
-    contexts: BTreeMap<u64, Arc<Context>>,
-    /// How many of these there are, with those whose end is under way.
-    ends: usize,
-    next: u64,
-}
-
-impl State {
-    const fn new(next: u64) -> State {
-        State {
-            uses: 0,
-            devices: Vec::new(),
-            physical: 0,
-            shown: 0,
-            patience: Duration::ZERO,
-            common: None,
-            contexts: BTreeMap::new(),
-            ends: 0,
-            next,
-        }
-    }
-}
-
-static STATE: OfProcess<Mutex<State>> =
-    OfProcess::new(Mutex::new(State::new(1)), || Mutex::new(State::new(process::first_number())));
-
-fn state() -> MutexGuard<'static, State> {
-    locked(STATE.get())
-}
-
-fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits for a thread that is about to end, if there is one.
-fn joined(thread: Option<JoinHandle<()>>) {
-    if let Some(thread) = thread {
-        // a panic there was reported when it happened
-        let _ = thread.join();
-    }
-}
-
-/// What becomes of a thread that ends by itself. Where the end of a context is to come, that waits
-/// for it; tables up to v10 have none, and what is never joined keeps its stack.
-fn ended(thread: &mut Option<JoinHandle<()>>) {
-    if state().ends == 0 {
-        *thread = None;
-    }
-}
 
 /// Opens the plugin for a table that knows no communicators: NCCL does so when it loads it.
 pub fn init(logger: Option<Logger>) -> Result<(), Fault> {
@@ -274,7 +175,7 @@ pub fn context_open(logger: Option<Logger>, traffic_class: Option<i32>) -> Resul
     opened(&mut state, logger)?;
     let number = state.next;
     state.next += 1;
-    state.ends += 1;
+    *ends() += 1;
     state.contexts.insert(number, Context::new(true, traffic_class));
     Ok(number)
 }
@@ -299,47 +200,10 @@ pub fn context_close(number: u64) -> Result<(), Fault> {
     close::finish(number, is_last);
     tender::finish();
     // that took its time: another communicator may have begun since
-    let mut state = state();
-    state.ends -= 1;
+    let state = state();
+    *ends() -= 1;
     if state.uses == 0 && room::standing() == 0 {
         log::set(None);
     }
     Ok(())
-}
-
-/// The context of a number; that of all others when it is zero or has ended, since communicators
-/// that share resources may outlive the one that opened them.
-pub fn context(number: u64) -> Result<Arc<Context>, Fault> {
-    let mut state = state();
-    if let Some(context) = state.contexts.get(&number) {
-        return Ok(Arc::clone(context));
-    }
-    Ok(Arc::clone(state.common.get_or_insert_with(|| Context::new(false, None))))
-}
-
-/// The context of tables that have none, once it was used.
-fn common() -> Option<Arc<Context>> {
-    state().common.clone()
-}
-
-/// How long a connect may take; who waits longer for one is told why that may be.
-pub fn patience() -> Duration {
-    state().patience
-}
-
-/// How many devices there are, with those that were made; 0 before init.
-pub fn device_count() -> usize {
-    state().shown
-}
-
-/// A device.
-pub fn device(number: i32) -> Result<(usize, &'static Device), Fault> {
-    let place = usize::try_from(number).map_err(|_| Fault::Argument)?;
-    let state = state();
-    if state.uses == 0 && state.devices.is_empty() {
-        // nobody has opened the plugin, or a forked child's parent has
-        return Err(Fault::Usage);
-    }
-    let found = state.devices.get(place).copied();
-    found.map(|device| (place, device)).ok_or(Fault::Argument)
 }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crosstie::connect::fork::forks;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A value for each process that a fork has made of the first.
 pub struct OfProcess<T: 'static> {
@@ -54,4 +54,9 @@ pub fn first_number() -> u64 {
 /// Whether a number was given away by a parent.
 pub fn is_of_parent(number: u64) -> bool {
     number != 0 && number < first_number()
+}
+
+/// What stands behind a lock, also after a panic.
+pub fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,9 +3,10 @@
 
 use super::abandoned::{self, Asker, Patience};
 use super::comm::{Comm, Way};
-use super::process::{self, OfProcess};
+use super::contexts::{Asked, Context, Pending, common, context, patience};
+use super::process::{self, OfProcess, locked};
 use super::room::Room;
-use super::{Context, Fault, common, context, device, locked, log, patience};
+use super::{Fault, device, log};
 use crate::abi::HANDLE_BYTES_MAX;
 use crosstie::connect::ListenerId;
 use crosstie::host::{AcceptError, Attempt, ConnectError};
@@ -96,23 +97,6 @@ static LISTENERS: OfProcess<Mutex<Listeners>> =
 
 fn listeners() -> MutexGuard<'static, Listeners> {
     locked(LISTENERS.get())
-}
-
-/// What an attempt to connect is known by: where its handle lies and what the handle is, since NCCL
-/// asks again with both, and the device.
-#[derive(Copy, Clone, Eq, PartialEq)]
-struct Asked {
-    address: usize,
-    handle: [u8; HANDLE_BYTES],
-    device: usize,
-}
-
-/// An attempt to connect.
-pub struct Pending {
-    by: Asked,
-    room: Arc<Room>,
-    attempt: Attempt,
-    at: Instant,
 }
 
 /// Opens a listener; its number and its handle.

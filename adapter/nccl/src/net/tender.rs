@@ -6,8 +6,9 @@
 //! thread of the process makes progress in rooms that nobody has entered for a moment.
 #![forbid(unsafe_code)]
 
-use super::process::OfProcess;
-use super::{ended, joined, locked, log};
+use super::log;
+use super::process::{OfProcess, locked};
+use super::threads::{ended, joined};
 use crosstie::host::Endpoint;
 use crosstie::memory::threads;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -17,7 +17,6 @@
 mod config;
 mod flight;
 mod landing;
-mod speed;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ mod worker;
 mod workers;
 
 use super::options::device;
-use crate::arguments::{is_given, number};
+use crate::arguments::{is_given, number, refused};
 use crate::table::Table;
 use crate::{Failure, write_out};
 use clap::ArgMatches;
@@ -50,9 +50,6 @@ const TIMES: [&str; 5] = [
     "until the rail carries bytes again",
 ];
 
-/// Options of `crosstie perf` that go together with `--chaos`.
-pub const OPTIONS: [&str; 6] = ["chaos", "rails", "seconds", "seed", "device", "warned"];
-
 /// What was found.
 struct Found {
     kills: u64,
@@ -83,15 +80,15 @@ impl From<&str> for End {
 /// Runs it; says the exit status.
 pub fn run(given: &ArgMatches) -> Result<i32, Failure> {
     if is_given(given, "device") && device(given) != DeviceKind::Tcp {
-        return Err(super::refused("--device", "--chaos kills TCP rails: tcp0"));
+        return Err(refused("--device", "--chaos kills TCP rails: tcp0"));
     }
     let rails = number(given, "rails").unwrap_or(2) as u8;
     if rails < 2 {
-        return Err(super::refused("--rails", "2 or more with --chaos"));
+        return Err(refused("--rails", "2 or more with --chaos"));
     }
     let seconds = given.get_one("seconds").copied().unwrap_or(SECONDS);
     if seconds > SECONDS_MAX {
-        return Err(super::refused("--seconds", &format!("at most {SECONDS_MAX} with --chaos")));
+        return Err(refused("--seconds", &format!("at most {SECONDS_MAX} with --chaos")));
     }
     settings_check()?;
     let seed = number(given, "seed").unwrap_or_else(clock_ns);
@@ -131,7 +128,7 @@ fn settings_check() -> Result<(), Failure> {
         false => {
             let rails = Variables::of_process().text("CROSSTIE_RAILS").unwrap_or_default();
             let why = format!("CROSSTIE_RAILS={rails} leaves no TCP rail, and it kills those");
-            Err(super::refused("--chaos", &why))
+            Err(refused("--chaos", &why))
         }
     }
 }

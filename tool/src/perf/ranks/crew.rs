@@ -1,9 +1,9 @@
 //! Ranks without a launcher: this program again, as many times as were asked for, on this host.
 #![forbid(unsafe_code)]
 
-use super::once;
 use crate::Failure;
 use crate::launch;
+use crate::perf::once;
 use crate::rendezvous::{MEET_SECONDS, Rendezvous};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};

@@ -4,11 +4,12 @@
 //! messages the next window has, and when there have been enough.
 #![forbid(unsafe_code)]
 
-use super::crew::Crew;
-use super::lanes::{Job, Lanes, STEP_LIMIT, stride};
+mod crew;
+pub mod lanes;
+pub mod pattern;
+
 use super::options::{Measure, Options, Verify};
 use super::pace::Pace;
-use super::pattern::Pattern;
 use super::rails;
 use super::side::{Shape, Side};
 use crate::launch::{Launch, Launcher};
@@ -17,7 +18,10 @@ use crate::rendezvous::Rendezvous;
 use crate::table::Columns;
 use crate::text::{bytes_short, number};
 use crate::{Failure, write_out};
+use crew::Crew;
 use crosstie::memory::probe;
+use lanes::{Job, Lanes, STEP_LIMIT, stride};
+use pattern::Pattern;
 use serde_json::{Value, json};
 use std::time::Instant;
 

@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 
 use super::pattern::Pattern;
-use super::rails;
-use super::side::{Place, Side};
 use crate::Failure;
 use crate::owned::Backing;
+use crate::perf::rails;
+use crate::perf::side::{Place, Side};
 use crate::rendezvous::Rendezvous;
 use crosstie::base::slab::Handle;
 use crosstie::host::RailView;
@@ -141,7 +141,7 @@ impl Lanes {
     /// Says which connections carry what.
     fn lay(&mut self, known: &[u32], size: u32) {
         let lane = |(peer, connection): (&u32, &Handle)| {
-            let requests = VecDeque::with_capacity(super::side::REQUESTS_MAX as usize);
+            let requests = VecDeque::with_capacity(crate::perf::side::REQUESTS_MAX as usize);
             Lane { connection: *connection, peer: *peer, started: 0, ended: 0, requests }
         };
         let all = || known.iter().zip(&self.side.connections);
