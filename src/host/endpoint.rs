@@ -10,11 +10,11 @@ use super::choice::settings;
 use super::choice::vendor::{self, VendorRail};
 use super::error::OpenError;
 use super::life::join;
-use super::life::lanes::{LaneKnown, LanesTold, RailView};
-use super::life::linger::Patience;
+pub use super::life::known::ConnectionRail;
+use super::life::known::{Known, LaneKnown, LanesTold, Patience, RailView};
 use super::life::vouch::Vouching;
 use super::log::news;
-use super::log::stall::Stalls;
+use super::log::stalls::Stalls;
 use super::machine::{Machine, each};
 use super::parts::{Parts, Tables, heap_create};
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
@@ -25,8 +25,8 @@ use crate::base::ring::Consumer;
 use crate::base::slab::Handle;
 use crate::base::sync::AtomicU32;
 use crate::base::units::{Bytes, Instant, Span};
-use crate::connect::{BandEvent, LinkParams, Rail};
-use crate::fabric::{DownCause, RailKey};
+use crate::connect::{BandEvent, Rail};
+use crate::fabric::RailKey;
 use crate::memory::WakeFd;
 use crate::memory::probe::clock_ns;
 use crate::transport::endpoint::ConnectionCloseError;
@@ -43,28 +43,6 @@ const ASKED_ALONE: u32 = 8;
 
 /// Calls of progress that closing an endpoint grants each connection to be fenced.
 const CLOSE_STEPS: usize = 10_000;
-
-/// What the side band has told of a connection. The data thread takes the connection into use when
-/// its user does, because until then the side band may close it without a word.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Known {
-    pub(super) generation: u32,
-    /// When closing gives up on messages that are on their way, in ms since open; 0: not closing;
-    /// [`LINGERED`](super::life::linger): it has.
-    pub(super) linger_until_ms: u64,
-    pub(super) in_use: bool,
-    pub(super) gone: Option<DownCause>,
-    pub(super) params: LinkParams,
-}
-
-impl Known {
-    /// Nothing.
-    pub(super) const NOTHING: Known = Known::new(0, LinkParams::NONE);
-
-    pub(super) const fn new(generation: u32, params: LinkParams) -> Known {
-        Known { generation, linger_until_ms: 0, in_use: false, gone: None, params }
-    }
-}
 
 /// An endpoint in a block of the caller's memory.
 pub struct Endpoint {
@@ -102,23 +80,6 @@ pub struct Endpoint {
     pub(super) plan: Plan,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
-}
-
-/// What a connection runs over.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ConnectionRail {
-    /// Shared memory.
-    Shm,
-    /// Sockets.
-    Tcp,
-    /// The endpoint itself.
-    Loopback,
-    /// RDMA ports; of a connection, with sockets as rail 0, which is their reserve.
-    Verbs,
-    /// NICs that libfabric reaches; of a connection likewise.
-    Libfabric,
-    /// Rails of vendors; of a connection likewise.
-    Vendor,
 }
 
 /// Whether a connection is closed.

@@ -3,14 +3,14 @@
 
 extern crate std;
 
-use super::choice::options::{
+use super::choice::sizes::{
     HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX,
 };
-use super::choice::vendor::VendorRailError;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 use crate::connect::{SHM_DIR_BYTES_MAX, descriptor_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};
 use crate::memory::Errno;
+use crate::provider::vendor::TableError;
 use crate::transport::limits::LimitsError;
 use core::fmt;
 use std::format;
@@ -112,6 +112,52 @@ impl fmt::Display for AllocateError {
 impl From<RegisterError> for AllocateError {
     fn from(error: RegisterError) -> AllocateError {
         AllocateError::Register(error)
+    }
+}
+
+/// Why a rail that a program gives is none. The endpoint is not opened.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum VendorRailError {
+    /// The structure, or its size.
+    Struct,
+    /// What is reserved is not zero.
+    Reserved,
+    /// The table.
+    Table(TableError),
+    /// The name is missing, too long, or not of printed characters.
+    Name,
+    /// It reaches nobody, or its flags are unknown.
+    Flags,
+    /// There are more than so many.
+    TooMany(usize),
+}
+
+impl fmt::Display for VendorRailError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VendorRailError::Struct => f.write_str("struct_size is that of no version"),
+            VendorRailError::Reserved => f.write_str("reserved is not zero"),
+            VendorRailError::Table(TableError::Null) => f.write_str("ops is NULL"),
+            VendorRailError::Table(TableError::Size) => {
+                f.write_str("struct_size of its ops is that of no version")
+            }
+            VendorRailError::Table(TableError::Longer) => {
+                f.write_str("its ops have entries that this version does not know")
+            }
+            VendorRailError::Table(TableError::Reserved) => {
+                f.write_str("reserved of its ops is not zero")
+            }
+            VendorRailError::Table(TableError::Entry(name)) => {
+                write!(f, "the entry {name} of its ops is NULL")
+            }
+            VendorRailError::Name => {
+                f.write_str("its name is not 1 to 32 printed characters without a space")
+            }
+            VendorRailError::Flags => {
+                f.write_str("flags say that it reaches nobody, or what is unknown")
+            }
+            VendorRailError::TooMany(most) => write!(f, "there are more than {most}"),
+        }
     }
 }
 

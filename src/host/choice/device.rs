@@ -194,6 +194,16 @@ pub fn properties(kind: DeviceKind) -> DeviceProperties {
     }
 }
 
+/// Bits of `PortHello::prefix_bits` of a port that is paired by its network's name: whom it
+/// reaches.
+pub(in crate::host) const REACHES_OWN: u8 = 1;
+pub(in crate::host) const REACHES_OTHERS: u8 = 2;
+
+/// They, of such a port.
+pub(in crate::host) const fn reach_bits(own: bool, others: bool) -> u8 {
+    (if own { REACHES_OWN } else { 0 }) | (if others { REACHES_OTHERS } else { 0 })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

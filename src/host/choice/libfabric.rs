@@ -50,7 +50,7 @@ pub(in crate::host) fn choose(environment: &Environment) -> Vec<Nic> {
 
 /// What a peer is told of a port.
 pub(in crate::host) fn hello_of(nic: &Nic) -> PortHello {
-    let prefix_bits = super::ports::reach_bits(nic.reaches_own, nic.reaches_others);
+    let prefix_bits = super::device::reach_bits(nic.reaches_own, nic.reaches_others);
     PortHello { gid: nic.network, prefix_bits, kind: KIND, speed_mbit_s: nic.speed_mbps }
 }
 

@@ -10,6 +10,7 @@ pub mod plan;
 pub(super) mod ports;
 pub(super) mod rdma;
 pub mod settings;
+pub(super) mod sizes;
 pub(super) mod values;
 pub mod vendor;
 

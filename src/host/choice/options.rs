@@ -2,15 +2,15 @@
 #![forbid(unsafe_code)]
 
 use super::device::DeviceKind;
+pub use super::sizes::{HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crate::base::carve::{bytes_for, lines};
 use crate::base::ring::Indices;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::BandEvent;
 use crate::connect::interfaces::{AddressFamily, Interfaces};
-use crate::host::endpoint::Known;
 use crate::host::error::{OpenError, RingsError};
-use crate::host::life::lanes::LaneKnown;
+use crate::host::life::known::{Known, LaneKnown};
 use crate::host::shared::Shared;
 use crate::memory::Variables;
 use crate::provider::libfabric::names::NicNames;
@@ -114,14 +114,6 @@ impl Default for Options {
 
 /// Rails of one connection, where nobody says otherwise: one may die.
 const RAILS_MAX_DEFAULT: u32 = 2;
-/// The longest send ring; the block has room to account for its lines.
-pub const SEND_RING_BYTES_MAX: u32 = 128 << 10;
-/// Shortest ring.
-pub const RING_BYTES_MIN: u32 = 4096;
-/// Longest write ring.
-pub const WRITE_RING_BYTES_MAX: u32 = 16 << 20;
-/// No process of the machines that we know can map so much.
-pub const HEAP_BYTES_END: u64 = 1 << 47;
 /// Longest payload in the send ring.
 const SHM_PAYLOAD_MAX: u32 = 16 << 10;
 /// Receive slots of one loopback connection: the credits, rounded up.

@@ -3,7 +3,7 @@
 
 extern crate std;
 
-use super::device::Rails;
+use super::device::{REACHES_OTHERS, REACHES_OWN, Rails};
 use super::plan::PlannedPort;
 use super::settings::Environment;
 use super::vendor::{self, VendorRail};
@@ -101,16 +101,6 @@ pub(in crate::host) fn port_list(ports: &[Port]) -> PortList {
         *hello = port.hello();
     }
     list
-}
-
-/// Bits of `PortHello::prefix_bits` of a port that is paired by its network's name: whom it
-/// reaches.
-const REACHES_OWN: u8 = 1;
-const REACHES_OTHERS: u8 = 2;
-
-/// They, of such a port.
-pub(in crate::host) const fn reach_bits(own: bool, others: bool) -> u8 {
-    (if own { REACHES_OWN } else { 0 }) | (if others { REACHES_OTHERS } else { 0 })
 }
 
 /// Why a port that is paired by its network's name leads to no peer of a host.

@@ -5,13 +5,13 @@ extern crate std;
 
 use crate::base::hash::fnv1a_128;
 use crate::host::error::OpenError;
+pub use crate::host::error::VendorRailError;
 use crate::host::log::{Level, say};
+use crate::provider::vendor::Table;
 use crate::provider::vendor::port::{PortConfig, RECV_SLOTS_MIN, RailName};
-use crate::provider::vendor::{Table, TableError};
 use crate::transport::limits::CREDITS;
 use crate::wire::pair::{PORTS_MAX, PortHello};
 use core::ffi::c_void;
-use core::fmt;
 use std::vec::Vec;
 
 /// What is sent without asking finds a receive.
@@ -47,52 +47,6 @@ pub fn network(name: &[u8]) -> u128 {
     fnv1a_128([b"vendor", &[0], name])
 }
 
-/// Why a rail that a program gives is none. The endpoint is not opened.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum VendorRailError {
-    /// The structure, or its size.
-    Struct,
-    /// What is reserved is not zero.
-    Reserved,
-    /// The table.
-    Table(TableError),
-    /// The name is missing, too long, or not of printed characters.
-    Name,
-    /// It reaches nobody, or its flags are unknown.
-    Flags,
-    /// There are more than so many.
-    TooMany(usize),
-}
-
-impl fmt::Display for VendorRailError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            VendorRailError::Struct => f.write_str("struct_size is that of no version"),
-            VendorRailError::Reserved => f.write_str("reserved is not zero"),
-            VendorRailError::Table(TableError::Null) => f.write_str("ops is NULL"),
-            VendorRailError::Table(TableError::Size) => {
-                f.write_str("struct_size of its ops is that of no version")
-            }
-            VendorRailError::Table(TableError::Longer) => {
-                f.write_str("its ops have entries that this version does not know")
-            }
-            VendorRailError::Table(TableError::Reserved) => {
-                f.write_str("reserved of its ops is not zero")
-            }
-            VendorRailError::Table(TableError::Entry(name)) => {
-                write!(f, "the entry {name} of its ops is NULL")
-            }
-            VendorRailError::Name => {
-                f.write_str("its name is not 1 to 32 printed characters without a space")
-            }
-            VendorRailError::Flags => {
-                f.write_str("flags say that it reaches nobody, or what is unknown")
-            }
-            VendorRailError::TooMany(most) => write!(f, "there are more than {most}"),
-        }
-    }
-}
-
 /// The rails as a list; refuses more than a connection can have lanes for.
 pub(in crate::host) fn listed(rails: &[VendorRail]) -> Result<Vec<VendorRail>, OpenError> {
     match rails.len() > PORTS_MAX {
@@ -111,7 +65,7 @@ pub(in crate::host) fn left_out(rails: &[VendorRail], why: &str) {
 
 /// What a peer is told of a rail.
 pub(in crate::host) fn hello_of(rail: &VendorRail) -> PortHello {
-    let prefix_bits = super::ports::reach_bits(rail.reaches_own, rail.reaches_others);
+    let prefix_bits = super::device::reach_bits(rail.reaches_own, rail.reaches_others);
     let VendorRail { network: gid, speed_mbit_s, .. } = *rail;
     PortHello { gid, prefix_bits, kind: KIND, speed_mbit_s }
 }

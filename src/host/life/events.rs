@@ -1,10 +1,10 @@
 //! What set-up tells the data thread of connections, and what that does with it.
 
-use super::lanes::Fresh;
+use super::known::{Fresh, Known};
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::connect::BandEvent;
-use crate::host::endpoint::{Endpoint, Known};
+use crate::host::endpoint::Endpoint;
 use crate::host::machine::{Machine, each};
 use crate::host::shared::{SetUp, locked};
 use crate::transport::endpoint::ConnectionCloseError;

@@ -2,12 +2,12 @@
 
 extern crate std;
 
+use super::known::Known;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::Bytes;
 use crate::connect::{LinkParams, Rail};
 use crate::fabric::{RailKey, RemoteSpan};
 use crate::host::choice::options;
-use crate::host::endpoint::Known;
 use crate::host::log::news::say_of;
 use crate::host::log::{Level, say_once};
 use crate::provider::loopback::Loopback;

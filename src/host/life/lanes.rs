@@ -6,103 +6,24 @@
 #![forbid(unsafe_code)]
 
 use super::join;
+use super::known::{ConnectionRail, Fresh, LaneKnown, LanesTold, RailView};
 use super::pairs::{NIC_BYTES_MAX, is_timeout};
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::{Rail, STREAMS_MAX, ends_of};
 use crate::fabric::{CloseError, DownCause, PeerLife};
-use crate::host::endpoint::{ConnectionRail, Endpoint};
+use crate::host::endpoint::Endpoint;
 use crate::host::log::Level;
 use crate::host::log::RailEnd;
 use crate::host::log::news::say_of;
 use crate::host::log::rail_news::{Loss, RailAt, packets_tell, rail_back, rail_first, rail_lost};
 use crate::host::log::stall::PEER_BYTES_MAX;
-use crate::host::log::told::Told;
 use crate::host::machine::{Machine, each};
 use crate::host::shared::SetUp;
-use crate::provider::rail_set::{Loss as PortLoss, PortError, PortPeerError};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
 use crate::transport::rail::LaneState;
-use crate::wire::pair::PORTS_MAX;
-use core::net::SocketAddr;
-
-/// A lane whose sockets the side band has handed over, and that is not open yet.
-#[derive(Copy, Clone, Debug)]
-pub(in crate::host) struct Fresh {
-    pub(in crate::host) generation: u32,
-    pub(in crate::host) streams: [i32; STREAMS_MAX],
-    pub(in crate::host) stream_count: u8,
-}
-
-/// What the data thread knows of one lane.
-#[derive(Copy, Clone, Debug)]
-pub struct LaneKnown {
-    pub(in crate::host) fresh: Option<Fresh>,
-    /// From which address to which it led when it was opened last.
-    pub(in crate::host) ends: Option<[SocketAddr; 2]>,
-    /// How long nothing of it was acknowledged when it was given up for that.
-    silent: Span,
-    /// Failures that were seen, and what its port has told of the last: the next peer of the port
-    /// may be there when people are told.
-    failures: u64,
-    error: Option<PortError>,
-    told: Told,
-}
-
-/// How a rail of a connection is.
-#[derive(Copy, Clone, Debug)]
-pub struct RailView {
-    /// What the machine knows. Its `code` is never 0 of a rail that has failed.
-    pub lane: LaneView,
-    /// What it runs over.
-    pub rail: ConnectionRail,
-    /// Our side of it and the peer's, or what they were when it was up last.
-    pub ends: [RailEnd; 2],
-}
-
-/// What of the lanes was told to people.
-#[derive(Copy, Clone, Debug)]
-pub(in crate::host) struct LanesTold {
-    /// Failures and joins in the machine's count.
-    changes: u64,
-    /// When something is to be told that was held back.
-    due: Instant,
-    /// That a connection has TCP alone although there are ports.
-    pub(in crate::host) portless: bool,
-    /// Why each port is out of use, as
-    /// [`PortRail::loss`](crate::provider::rail_set::PortRail::loss) says; 0: it is not.
-    pub(in crate::host) ports_lost: [Option<PortLoss>; PORTS_MAX],
-    /// Of which it was said that their library tells of ops that nobody posted.
-    pub(in crate::host) ports_strange: [bool; PORTS_MAX],
-    /// Why each port refuses ends of lanes, or did when it was asked last.
-    pub(in crate::host) ports_refusing: [Option<PortPeerError>; PORTS_MAX],
-}
-
-impl LanesTold {
-    /// Nothing.
-    pub(in crate::host) const NOTHING: LanesTold = LanesTold {
-        changes: 0,
-        due: Instant(u64::MAX),
-        portless: false,
-        ports_lost: [None; PORTS_MAX],
-        ports_strange: [false; PORTS_MAX],
-        ports_refusing: [None; PORTS_MAX],
-    };
-}
-
-impl LaneKnown {
-    /// Nothing.
-    pub(in crate::host) const NOTHING: LaneKnown = LaneKnown {
-        fresh: None,
-        ends: None,
-        silent: Span(0),
-        failures: 0,
-        error: None,
-        told: Told::NOTHING,
-    };
-}
 
 impl Endpoint {
     /// Lanes of one connection at most.

@@ -1,6 +1,7 @@
 //! How long closing waits for what was accepted and is on its way.
 #![forbid(unsafe_code)]
 
+use super::known::Patience;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::Span;
@@ -16,15 +17,6 @@ const LINGERED: u64 = 1;
 
 /// How long closing waits for what no request waits for: most peers poll within it.
 const LINGER_BRIEF_MS: u64 = 200;
-
-/// What closing waits for.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(in crate::host) enum Patience {
-    /// Messages that have left, whatever else the connection carries.
-    Messages,
-    /// The same, but nothing while a rail may use memory of requests: it is wanted back.
-    Memory,
-}
 
 impl Endpoint {
     /// Whether messages of accepted requests are still on their way to a living peer's host: a

@@ -2,10 +2,12 @@
 
 pub(super) mod events;
 pub(super) mod join;
+pub(super) mod known;
 pub(super) mod lanes;
 pub(super) mod linger;
 pub(super) mod lost;
 pub(super) mod pairs;
+pub(super) mod suspect;
 pub(super) mod vouch;
 
-pub use lanes::RailView;
+pub use known::RailView;

@@ -12,6 +12,7 @@
 //! peer ([`crate::transport::LaneJoin`]).
 #![forbid(unsafe_code)]
 
+use super::known::ConnectionRail;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span};
@@ -19,7 +20,7 @@ use crate::connect::{PairEnd, Side, TextBuffer};
 use crate::fabric::PeerLife;
 use crate::host::choice::ports::astray;
 use crate::host::choice::rdma;
-use crate::host::endpoint::{ConnectionRail, Endpoint, since};
+use crate::host::endpoint::{Endpoint, since};
 use crate::host::log::Level;
 use crate::host::log::news::say_of;
 use crate::host::log::rail_news::RailAt;

@@ -7,6 +7,7 @@ mod rail_end;
 pub(super) mod rail_news;
 pub(super) mod silence;
 pub mod stall;
+pub(super) mod stalls;
 pub(super) mod told;
 
 pub use rail_end::{END_BYTES_MAX, RailEnd};

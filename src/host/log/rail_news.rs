@@ -5,7 +5,7 @@ extern crate std;
 
 use super::news::{say_heard, say_of};
 use crate::base::units::Span;
-use crate::host::endpoint::ConnectionRail;
+use crate::host::life::known::ConnectionRail;
 use crate::host::log::Level;
 use crate::memory::Errno;
 use crate::provider::rail_set::PortError;

@@ -9,11 +9,12 @@ extern crate std;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::Span;
-use crate::connect::{Band, TextBuffer, Watch};
+use crate::connect::{Band, TextBuffer};
 use crate::diagnose::stall::{Answer, Named, RailsOf, Side, Stall};
 use crate::fabric::{DownCause, PeerLife};
-use crate::host::endpoint::{ConnectionRail, Endpoint};
-use crate::host::life::lost::Suspect;
+use crate::host::endpoint::Endpoint;
+use crate::host::life::known::ConnectionRail;
+use crate::host::life::suspect::Suspect;
 use crate::host::log::{Level, TEXT_BYTES_MAX, say};
 use crate::host::machine::{Machine, each};
 use crate::host::shared::SetUp;
@@ -22,86 +23,15 @@ use crate::wire::status::{
     STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Standing, Status, StatusHello,
 };
 use core::fmt::{self, Write};
-use std::sync::Arc;
-use std::vec::Vec;
 
 /// How long the peer's answer is waited for before a report goes without it.
 const ANSWER_MS: u64 = 1_000;
-/// Looks within the time after which a request counts as stalled.
-const LOOKS: u64 = 8;
 /// From this age on a request counts as stalled where nothing is reported, or where it is another
 /// process's, whose setting is not known: the default of `CROSSTIE_STALL_MS`.
 const STALL_MS_DEFAULT: u32 = 10_000;
-/// The time between looks where nothing is reported.
-const LOOK_MS_DEFAULT: u64 = 1_250;
-const LOOK_MS_MAX: u64 = 10_000;
-/// Calls of progress for each of which the clock is read, where no thread says when to look.
-const POLLS: u32 = 1024;
 /// Requests of one connection that are reported one by one; of the others their number.
 const SENTENCES_MAX: u32 = 4;
 pub(in crate::host) const PEER_BYTES_MAX: usize = 128;
-
-/// What the data thread remembers of stalls.
-pub(in crate::host) struct Stalls {
-    /// Shared with the side band's thread; one of its own where there is no side band.
-    pub(in crate::host) watch: Arc<Watch>,
-    /// Requests may be open that no look has seen.
-    pub(in crate::host) unseen: bool,
-    /// Where no side band's thread says when to look: calls of progress, and the next look.
-    polls: u32,
-    next_ms: u64,
-    pub(in crate::host) stall_ms: u32,
-    look_ms: u32,
-    /// When the peer of each connection was asked for a report; 0: it was not.
-    pub(in crate::host) asked_ms: Vec<u64>,
-    /// Connections whose rails may have lost something.
-    pub(in crate::host) suspects: Vec<Suspect>,
-}
-
-impl Stalls {
-    /// `after`: how old a request must be to be reported; zero: none is.
-    pub(in crate::host) fn new(watch: Arc<Watch>, after: Span, connections: usize) -> Stalls {
-        let stall_ms = after.0 / 1_000_000;
-        let look_ms = match stall_ms {
-            0 => LOOK_MS_DEFAULT,
-            stall_ms => (stall_ms / LOOKS).clamp(1, LOOK_MS_MAX),
-        };
-        Stalls {
-            watch,
-            unseen: false,
-            polls: 0,
-            next_ms: 0,
-            stall_ms: stall_ms as u32,
-            look_ms: look_ms as u32,
-            asked_ms: std::vec![0; connections],
-            suspects: std::vec![Suspect::NONE; connections],
-        }
-    }
-
-    /// Time between looks.
-    pub(in crate::host) fn look_span(&self) -> Span {
-        Span::millis(self.look_ms.into())
-    }
-
-    /// Counts calls of progress, and reads the clock now and then: `true` when it is time to look.
-    #[inline(always)]
-    pub(in crate::host) fn polled(&mut self) -> bool {
-        self.polls = self.polls.wrapping_add(1);
-        if !self.polls.is_multiple_of(POLLS) {
-            return false;
-        }
-        let now_ms = self.watch.now_ms();
-        let due = now_ms >= self.next_ms;
-        if due {
-            self.next_ms = now_ms + u64::from(self.look_ms);
-        }
-        due
-    }
-
-    fn tick(&self, now_ms: u64) -> Tick {
-        Tick::of(now_ms, self.look_ms)
-    }
-}
 
 impl Endpoint {
     pub(in crate::host) fn band(&self) -> Option<&Band<crate::host::link_memory::HostMemory>> {

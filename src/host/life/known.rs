@@ -1,0 +1,136 @@
+//! What the data thread knows of connections and of their lanes.
+#![forbid(unsafe_code)]
+
+use crate::base::units::{Instant, Span};
+use crate::connect::{LinkParams, STREAMS_MAX};
+use crate::fabric::DownCause;
+use crate::host::log::RailEnd;
+use crate::host::log::told::Told;
+use crate::provider::rail_set::{Loss as PortLoss, PortError, PortPeerError};
+use crate::transport::LaneView;
+use crate::wire::pair::PORTS_MAX;
+use core::net::SocketAddr;
+
+/// What the side band has told of a connection. The data thread takes the connection into use when
+/// its user does, because until then the side band may close it without a word.
+#[derive(Copy, Clone, Debug)]
+pub(in crate::host) struct Known {
+    pub(in crate::host) generation: u32,
+    /// When closing gives up on messages that are on their way, in ms since open; 0: not closing;
+    /// [`LINGERED`](super::linger): it has.
+    pub(in crate::host) linger_until_ms: u64,
+    pub(in crate::host) in_use: bool,
+    pub(in crate::host) gone: Option<DownCause>,
+    pub(in crate::host) params: LinkParams,
+}
+
+impl Known {
+    /// Nothing.
+    pub(in crate::host) const NOTHING: Known = Known::new(0, LinkParams::NONE);
+
+    pub(in crate::host) const fn new(generation: u32, params: LinkParams) -> Known {
+        Known { generation, linger_until_ms: 0, in_use: false, gone: None, params }
+    }
+}
+
+/// A lane whose sockets the side band has handed over, and that is not open yet.
+#[derive(Copy, Clone, Debug)]
+pub(in crate::host) struct Fresh {
+    pub(in crate::host) generation: u32,
+    pub(in crate::host) streams: [i32; STREAMS_MAX],
+    pub(in crate::host) stream_count: u8,
+}
+
+/// What the data thread knows of one lane.
+#[derive(Copy, Clone, Debug)]
+pub struct LaneKnown {
+    pub(in crate::host) fresh: Option<Fresh>,
+    /// From which address to which it led when it was opened last.
+    pub(in crate::host) ends: Option<[SocketAddr; 2]>,
+    /// How long nothing of it was acknowledged when it was given up for that.
+    pub(in crate::host) silent: Span,
+    /// Failures that were seen, and what its port has told of the last: the next peer of the port
+    /// may be there when people are told.
+    pub(in crate::host) failures: u64,
+    pub(in crate::host) error: Option<PortError>,
+    pub(in crate::host) told: Told,
+}
+
+/// How a rail of a connection is.
+#[derive(Copy, Clone, Debug)]
+pub struct RailView {
+    /// What the machine knows. Its `code` is never 0 of a rail that has failed.
+    pub lane: LaneView,
+    /// What it runs over.
+    pub rail: ConnectionRail,
+    /// Our side of it and the peer's, or what they were when it was up last.
+    pub ends: [RailEnd; 2],
+}
+
+/// What of the lanes was told to people.
+#[derive(Copy, Clone, Debug)]
+pub(in crate::host) struct LanesTold {
+    /// Failures and joins in the machine's count.
+    pub(in crate::host) changes: u64,
+    /// When something is to be told that was held back.
+    pub(in crate::host) due: Instant,
+    /// That a connection has TCP alone although there are ports.
+    pub(in crate::host) portless: bool,
+    /// Why each port is out of use, as
+    /// [`PortRail::loss`](crate::provider::rail_set::PortRail::loss) says; 0: it is not.
+    pub(in crate::host) ports_lost: [Option<PortLoss>; PORTS_MAX],
+    /// Of which it was said that their library tells of ops that nobody posted.
+    pub(in crate::host) ports_strange: [bool; PORTS_MAX],
+    /// Why each port refuses ends of lanes, or did when it was asked last.
+    pub(in crate::host) ports_refusing: [Option<PortPeerError>; PORTS_MAX],
+}
+
+impl LanesTold {
+    /// Nothing.
+    pub(in crate::host) const NOTHING: LanesTold = LanesTold {
+        changes: 0,
+        due: Instant(u64::MAX),
+        portless: false,
+        ports_lost: [None; PORTS_MAX],
+        ports_strange: [false; PORTS_MAX],
+        ports_refusing: [None; PORTS_MAX],
+    };
+}
+
+impl LaneKnown {
+    /// Nothing.
+    pub(in crate::host) const NOTHING: LaneKnown = LaneKnown {
+        fresh: None,
+        ends: None,
+        silent: Span(0),
+        failures: 0,
+        error: None,
+        told: Told::NOTHING,
+    };
+}
+
+/// What a connection runs over.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ConnectionRail {
+    /// Shared memory.
+    Shm,
+    /// Sockets.
+    Tcp,
+    /// The endpoint itself.
+    Loopback,
+    /// RDMA ports; of a connection, with sockets as rail 0, which is their reserve.
+    Verbs,
+    /// NICs that libfabric reaches; of a connection likewise.
+    Libfabric,
+    /// Rails of vendors; of a connection likewise.
+    Vendor,
+}
+
+/// What closing waits for.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(in crate::host) enum Patience {
+    /// Messages that have left, whatever else the connection carries.
+    Messages,
+    /// The same, but nothing while a rail may use memory of requests: it is wanted back.
+    Memory,
+}
