@@ -229,15 +229,15 @@ macro_rules! planted {
 
                 orderings!(release = $release, acquire = $acquire, both = $both);
             }
-            #[path = "../src/base/gate.rs"]
+            #[path = "../src/base/access/gate.rs"]
             pub mod gate;
             #[path = "../src/base/pool.rs"]
             pub mod pool;
-            #[path = "../src/base/recall.rs"]
+            #[path = "../src/base/access/recall.rs"]
             pub mod recall;
             #[path = "../src/base/ring.rs"]
             pub mod ring;
-            #[path = "../src/base/tickets.rs"]
+            #[path = "../src/base/access/tickets.rs"]
             pub mod tickets;
         }
     };

@@ -1,13 +1,13 @@
 //! Building blocks that know nothing of messages: units, numbers that wrap, and containers whose
 //! storage the caller owns. Nothing here allocates, blocks or reads a clock.
 
+mod access;
 pub mod bitset;
 pub mod carve;
 #[cfg(feature = "std")]
 pub mod descriptor;
 #[cfg(feature = "std")]
 pub mod errno;
-pub mod gate;
 pub mod hash;
 pub mod ids;
 pub mod integer;
@@ -15,12 +15,12 @@ pub mod netlink;
 pub mod pool;
 pub mod private;
 pub mod ranges;
-pub mod recall;
 pub mod regions;
 pub mod ring;
 pub mod seq;
 pub mod slab;
 pub mod sync;
 pub mod text;
-pub mod tickets;
 pub mod units;
+
+pub use access::{gate, recall, tickets};
