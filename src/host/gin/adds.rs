@@ -7,7 +7,7 @@
 extern crate std;
 
 use super::GinError;
-use super::flow::Pending;
+use super::road::Pending;
 use crate::connect::group::Group;
 use crate::hca::ENTRY_BYTES;
 use crate::hca::completion::Syndrome;

@@ -3,12 +3,13 @@
 extern crate std;
 
 use super::adds::Adds;
+use super::clock::{NAP, Times};
 use super::context::{Config, Context};
-use super::engine::Times;
-use super::flow::{Flow, Pending, Posted};
+use super::flow::{Flow, Posted};
 use super::leaked::Leaked;
 use super::loopback::DETOUR_BYTES;
-use super::{GinError, engine, report};
+use super::road::Pending;
+use super::{GinError, report};
 use crate::connect::group::{Group, HANDLE_BYTES, Listener, Lives, Part};
 use crate::hca::completion::Syndrome;
 use crate::hca::entry::Address;
@@ -288,7 +289,7 @@ impl Comm {
             if ended || Instant::now() >= until {
                 return ended;
             }
-            std::thread::sleep(engine::NAP);
+            std::thread::sleep(NAP);
         }
     }
 

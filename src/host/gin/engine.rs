@@ -5,6 +5,7 @@
 
 extern crate std;
 
+use super::clock::{NAP, Times};
 use super::report::DOOR;
 use super::{Comm, GinError};
 use crate::connect::text_door::TextDoor;
@@ -17,8 +18,6 @@ use std::thread::{JoinHandle, sleep, yield_now};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
-/// How long the thread sleeps at a time when nothing has come for a while.
-pub const NAP: Duration = Duration::from_micros(50);
 /// How long it spins after the last work, and how long it then gives its processor up at each look.
 const SPIN: Duration = Duration::from_millis(2);
 const YIELD: Duration = Duration::from_millis(50);
@@ -83,15 +82,6 @@ impl Drop for Engine {
             let _ = thread.join();
         }
     }
-}
-
-/// Times of the thread's clock, for what is told of queues.
-#[derive(Copy, Clone, Debug)]
-pub struct Times {
-    /// Now.
-    pub now_ns: u64,
-    /// How long an entry may stay open before that is said; 0: for ever.
-    pub stall_ns: u64,
 }
 
 /// Looks for failed GPUs, ended ranks and stalled queues, and answers callers at the door.

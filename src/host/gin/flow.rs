@@ -6,9 +6,8 @@ extern crate std;
 use super::GinError;
 use super::launcher::Launcher;
 use super::loopback::Loopback;
-use super::road::Road;
+use super::road::{Pending, Road};
 use crate::hca::completion::Syndrome;
-use crate::hca::executor::Operation;
 use crate::memory::cuda::{CudaError, Entered, Gpu, Import, Kernel, Pinned, Program};
 use crate::memory::{SharedMapping, Variables};
 use std::string::{String, ToString};
@@ -21,15 +20,6 @@ const MARKER_BYTES: usize = 64;
 
 /// How long a kernel may take to start: copy engines do the same a little later.
 const PATIENCE_NS: u64 = 40_000;
-
-/// Where an operation belongs.
-#[derive(Copy, Clone, Debug)]
-pub struct Pending {
-    /// Which context.
-    pub context: u64,
-    /// The operation.
-    pub operation: Operation,
-}
 
 /// How much was posted until some moment.
 #[derive(Debug)]

@@ -156,7 +156,7 @@ impl Drop for Launcher {
                 log::say(Level::Warning, "gin: a kernel has not run yet; its memory stays mapped");
                 return;
             }
-            std::thread::sleep(super::engine::NAP);
+            std::thread::sleep(super::clock::NAP);
         }
     }
 }

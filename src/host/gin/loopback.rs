@@ -14,9 +14,8 @@
 extern crate std;
 
 use super::GinError;
-use super::flow::Pending;
 use super::launcher::Launcher;
-use super::road::{PENDING, Road};
+use super::road::{PENDING, Pending, Road};
 use crate::hca::completion::Syndrome;
 use crate::host::log::{self, Level};
 use crate::memory::SharedMapping;

@@ -15,7 +15,7 @@
 //! - [`road`]: the stream to one rank, and its markers
 //! - [`launcher`]: copies by a kernel, and whether it starts
 //! - [`loopback`]: puts of a rank to itself
-//! - [`engine`]: the thread
+//! - [`engine`]: the thread, and its [`clock`]
 //! - [`report`]: what queues wait for
 //!
 //! ```text
@@ -26,6 +26,7 @@
 //! ```
 
 pub mod adds;
+pub mod clock;
 pub mod comm;
 pub mod context;
 pub mod engine;

@@ -2,8 +2,8 @@
 
 extern crate std;
 
+use super::clock::Times;
 use super::context::Context;
-use super::engine::Times;
 use crate::hca::executor::Lane;
 use crate::hca::stuck::Stuck;
 use std::format;

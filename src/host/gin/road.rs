@@ -13,9 +13,9 @@
 
 extern crate std;
 
-use super::flow::Pending;
 use super::launcher::Launcher;
 use crate::hca::completion::Syndrome;
+use crate::hca::executor::Operation;
 use crate::host::log::{self, Level};
 use crate::memory::cuda::{Batch, CudaError, Entered, Gpu, Stream, Words, post_word};
 use std::collections::VecDeque;
@@ -34,6 +34,15 @@ const LAUNCH_BYTES_MAX: u64 = 16 << 20;
 
 /// How often the GPU is asked whether it has failed, while a kernel is waited for.
 const ASK: Duration = Duration::from_millis(1);
+
+/// Where an operation belongs.
+#[derive(Copy, Clone, Debug)]
+pub struct Pending {
+    /// Which context.
+    pub context: u64,
+    /// The operation.
+    pub operation: Operation,
+}
 
 /// A stream and what was posted on it.
 #[derive(Debug)]
