@@ -632,10 +632,15 @@ fn shipped_length(source: &Source) -> usize {
     source.test.iter().filter(|test| !**test).count()
 }
 
+/// The lines of a ratchet that say something.
+fn entries(ratchet: &str) -> impl Iterator<Item = &str> {
+    ratchet.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+}
+
 /// Compares lengths with the ratchet: path and the length that it may have, in lines.
 fn lengths(sources: &[Source], ratchet: &str) -> Vec<Finding> {
     let mut allowed: BTreeMap<&str, usize> = BTreeMap::new();
-    for line in ratchet.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
+    for line in entries(ratchet) {
         let (path, lines) = line.split_once(' ').expect("`path lines` in the ratchet");
         allowed.insert(path, lines.trim().parse().expect("a number in the ratchet"));
     }

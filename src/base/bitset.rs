@@ -32,7 +32,8 @@ impl<'m> BitSet<'m> {
         self.words[index / 64] >> (index % 64) & 1 == 1
     }
 
-    /// Puts `index` in.
+    /// Puts `index` in. Without a hint to inline it: some thirty places call it, and a build for
+    /// size keeps it as a function.
     pub fn insert(&mut self, index: usize) {
         let word = &mut self.words[index / 64];
         let bit = 1u64 << (index % 64);

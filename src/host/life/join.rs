@@ -92,12 +92,22 @@ fn shm_use(
     if !pull {
         endpoint.rail_mut().peer_is_lane(peer);
     }
-    let setup = ConnectionSetup {
-        pull,
+    let setup = setup_of(params);
+    let eager_bytes_max = setup
+        .eager_bytes_max
+        .min(options::eager_bytes_max(params.send_ring_bytes))
+        .min(if pull { Bytes(u64::MAX) } else { options::TAKEN_BYTES_MAX });
+    let setup = ConnectionSetup { pull, eager_bytes_max, ..setup };
+    endpoint.connection_open(ConnectionIndex(index), &setup);
+    Ok(())
+}
+
+/// What both sides have agreed on, of a connection with one lane that pushes.
+fn setup_of(params: &LinkParams) -> ConnectionSetup {
+    ConnectionSetup {
+        pull: false,
         mailbox: mailbox(params),
-        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max))
-            .min(options::eager_bytes_max(params.send_ring_bytes))
-            .min(if pull { Bytes(u64::MAX) } else { options::TAKEN_BYTES_MAX }),
+        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max)),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
         lanes: 1,
@@ -106,9 +116,7 @@ fn shm_use(
         reads_runs: has(params, CONNECT_RUNS),
         reads_filled: has(params, CONNECT_FILLED),
         slots_in_rows: has(params, CONNECT_ROWS),
-    };
-    endpoint.connection_open(ConnectionIndex(index), &setup);
-    Ok(())
+    }
 }
 
 /// Over TCP.
@@ -148,19 +156,7 @@ fn tcp_use(
     if lanes > 1 {
         endpoint.rail_mut().peer_is_lane(peer);
     }
-    let setup = ConnectionSetup {
-        pull: false,
-        mailbox: mailbox(params),
-        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max)),
-        credits: params.peer.credits,
-        groups_max: params.peer.groups_max,
-        lanes,
-        reserve,
-        probed: has(params, CONNECT_PROBED),
-        reads_runs: has(params, CONNECT_RUNS),
-        reads_filled: has(params, CONNECT_FILLED),
-        slots_in_rows: has(params, CONNECT_ROWS),
-    };
+    let setup = ConnectionSetup { lanes, reserve, ..setup_of(params) };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
 }

@@ -126,6 +126,20 @@ pub enum ConnectionRail {
     Vendor,
 }
 
+impl ConnectionRail {
+    /// For people and for scripts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ConnectionRail::Shm => "shm",
+            ConnectionRail::Tcp => "tcp",
+            ConnectionRail::Loopback => "loopback",
+            ConnectionRail::Verbs => "verbs",
+            ConnectionRail::Libfabric => "libfabric",
+            ConnectionRail::Vendor => "vendor",
+        }
+    }
+}
+
 /// What closing waits for.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(in crate::host) enum Patience {

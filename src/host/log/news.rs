@@ -32,6 +32,12 @@ pub(in crate::host) fn own_host_meant() {
     OWN_HOST_SAID.store(true, Ordering::Relaxed);
 }
 
+/// Whether this is the first time in this process that something is to be said.
+pub(in crate::host) fn is_first(said: &AtomicBool) -> bool {
+    // relaxed: nothing else is told by it
+    !said.swap(true, Ordering::Relaxed)
+}
+
 /// What the side band has to say to people. Without the heap, which it must not use.
 pub(in crate::host) fn note(note: Note) {
     match note {
@@ -112,8 +118,7 @@ pub(in crate::host) fn heap_not_mapped(bytes: u64) {
 /// What peers read cannot be kept from being written by them.
 pub(in crate::host) fn not_sealed(errno: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    // relaxed: nothing else is told by it
-    if !SAID.swap(true, Ordering::Relaxed) {
+    if is_first(&SAID) {
         say_of(
             Level::Warning,
             format_args!(
@@ -166,8 +171,7 @@ fn version_refused(from: &Tried, theirs: u16) {
 /// Small packets pass and large ones do not: once per process, as the next stall is as the last.
 fn large_lost(peer: &Peer, lane: u8, packet_bytes: u32) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    // relaxed: nothing else is told by it
-    if SAID.swap(true, Ordering::Relaxed) {
+    if !is_first(&SAID) {
         return;
     }
     say_of(
@@ -291,8 +295,7 @@ pub(in crate::host) fn listening(handle: &ListenHandle) {
         return;
     }
     say_heard(Level::Info, format_args!("listening{local}{at}"));
-    // relaxed: nothing else is told by it
-    if at.is_own_host() && !OWN_HOST_SAID.swap(true, Ordering::Relaxed) {
+    if at.is_own_host() && is_first(&OWN_HOST_SAID) {
         say_of(
             Level::Warning,
             format_args!(

@@ -32,15 +32,7 @@ pub(in crate::host) struct RailAt<'a> {
 /// `rail 1 to ring (pid 7 on 00c0ffee) over libfabric, tcp;ofi_rxm eth0,`
 impl fmt::Display for RailAt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let over = match self.rail {
-            ConnectionRail::Shm => "shm",
-            ConnectionRail::Tcp => "tcp",
-            ConnectionRail::Loopback => "loopback",
-            ConnectionRail::Verbs => "verbs",
-            ConnectionRail::Libfabric => "libfabric",
-            ConnectionRail::Vendor => "vendor",
-        };
-        write!(f, "rail {} to {} over {over}", self.lane, self.peer)?;
+        write!(f, "rail {} to {} over {}", self.lane, self.peer, self.rail.name())?;
         match self.ends {
             _ if !self.nic.is_empty() => write!(f, ", {},", self.nic),
             // a port of an RDMA device has no number of its own

@@ -3,12 +3,12 @@
 
 extern crate std;
 
-use super::news::say_of;
+use super::news::{is_first, say_of};
 use crate::base::units::Span;
 use crate::connect::Peer;
 use crate::host::log::Level;
 use crate::memory::Errno;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// A peer that was reported as silent has spoken.
 pub(in crate::host) fn resumed(peer: &Peer, silent: Span, owed: Span) {
@@ -38,8 +38,7 @@ pub(in crate::host) fn paused(late: Span) {
 /// Once per process.
 pub(in crate::host) fn carriers_unknown(code: i32) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    // relaxed: nothing else is told by it
-    if !SAID.swap(true, Ordering::Relaxed) {
+    if is_first(&SAID) {
         say_of(
             Level::Warning,
             format_args!(
@@ -54,8 +53,7 @@ pub(in crate::host) fn carriers_unknown(code: i32) {
 /// Once per process.
 pub(in crate::host) fn unchecked(peer: &Peer) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    // relaxed: nothing else is told by it
-    if !SAID.swap(true, Ordering::Relaxed) {
+    if is_first(&SAID) {
         say_of(
             Level::Warning,
             format_args!(

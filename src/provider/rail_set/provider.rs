@@ -302,7 +302,7 @@ impl<'m> Provider for RailSet<'m> {
     }
 
     fn transfer_max(&self, peer: PeerIndex) -> Bytes {
-        on!(self, peer, rail => rail.caps().transfer_max; _number => rail.caps().transfer_max)
+        on!(self, peer, rail, number => rail.transfer_max(number))
     }
 
     fn is_single_stream(&self, peer: PeerIndex) -> bool {

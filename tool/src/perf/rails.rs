@@ -4,7 +4,6 @@
 use super::side::Side;
 use crate::table::Table;
 use crosstie::host::RailView;
-use crosstie::host::endpoint::ConnectionRail;
 use crosstie::transport::rail::LaneState;
 use serde_json::json;
 
@@ -28,7 +27,7 @@ pub fn table(rails: &[RailView]) -> String {
         table.row(
             [
                 number.to_string(),
-                over(rail).to_string(),
+                rail.rail.name().to_string(),
                 state(rail).to_string(),
                 stats.bytes.to_string(),
                 stats.failures.to_string(),
@@ -49,24 +48,13 @@ pub fn json(rails: &[RailView]) -> String {
         let stats = rail.lane.stats;
         let [local, remote] = rail.ends.map(|end| end.to_string());
         let object = json!({
-            "measure": "rail", "rail": number, "over": over(rail), "state": state(rail),
+            "measure": "rail", "rail": number, "over": rail.rail.name(), "state": state(rail),
             "local": local, "remote": remote, "bytes_sent": stats.bytes,
             "failures": stats.failures, "joins": stats.joins,
         });
         format!("{object}\n")
     };
     rails.iter().enumerate().map(line).collect()
-}
-
-fn over(rail: &RailView) -> &'static str {
-    match rail.rail {
-        ConnectionRail::Shm => "shm",
-        ConnectionRail::Tcp => "tcp",
-        ConnectionRail::Loopback => "loopback",
-        ConnectionRail::Verbs => "verbs",
-        ConnectionRail::Libfabric => "libfabric",
-        ConnectionRail::Vendor => "vendor",
-    }
 }
 
 fn state(rail: &RailView) -> &'static str {
