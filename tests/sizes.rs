@@ -344,8 +344,8 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + lines(4 * c)
             + lines(c * 8 * (SEND_RING_BYTES_MAX as usize / 64).div_ceil(64))
             + lines(ops * size("shm op"))
-            + lines((m + 1) * size("RegionSlot"))
-            + lines(4 * (m + 1))
+            + lines((m + 2) * size("RegionSlot"))
+            + lines(4 * (m + 2))
             + 64
             + lines(c);
         assert_eq!(machine + regions + band + rail, options.bytes(), "{options:?}");

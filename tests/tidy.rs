@@ -129,6 +129,9 @@ const STD_PLACES: &[&str] = &[
     "src/provider/verbs/",
     // ports, in tables that are made at open
     "src/provider/rail_set/",
+    // tables of copies, which are made at open, and of what a helper thread maps
+    "src/provider/copy_engine/",
+    "src/provider/notes.rs",
     "src/memory/",
     "src/connect/",
     "src/host/",

@@ -259,6 +259,9 @@
 // Kind of memory: pages of this process.
 #define XTIE_MEMORY_HOST 1
 
+// Kind of memory: of a GPU, by CUDA. The GPU is found by the address.
+#define XTIE_MEMORY_CUDA 2
+
 // State of a rail: not in use; it was never up, or is being connected again.
 #define XTIE_RAIL_STATE_DOWN 0
 
@@ -1032,10 +1035,12 @@ int xtie_connection_close(struct xtie_endpoint *endpoint, struct xtie_connection
 // data: first byte. The memory stays the caller's, who keeps it mapped until
 //     xtie_memory_deregister has succeeded.
 // bytes: its length, not zero.
-// kind: XTIE_MEMORY_HOST.
+// kind: XTIE_MEMORY_HOST, or XTIE_MEMORY_CUDA: memory that cudaMalloc, ncclMemAlloc or cuMemCreate
+//     has given, which moves between processes of one host by the GPUs' copy engines.
 // memory_out: to be given with each message that lies in it.
-// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_MEMORY_KIND, XTIE_ERR_REGISTER_RANGE,
-//     XTIE_ERR_REGIONS_FULL, XTIE_ERR_NO_MEMORY.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL,
+//     XTIE_ERR_NO_MEMORY; XTIE_ERR_MEMORY_KIND: it is of another kind, no driver is installed, or
+//     other processes cannot map it; XTIE_ERR_FABRIC: the driver refused. The log has the reason.
 // Threads: any. Cost: control path; no page is touched. Ranges may overlap.
 int xtie_memory_register(struct xtie_endpoint *endpoint,
                          void *data,

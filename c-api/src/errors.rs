@@ -223,6 +223,7 @@ impl Ended {
             SubmitError::Connection => XTIE_ERR_CONNECTION,
             SubmitError::Region => XTIE_ERR_MEMORY,
             SubmitError::Range => XTIE_ERR_RANGE,
+            SubmitError::Device => XTIE_ERR_MEMORY_KIND,
             SubmitError::Group => XTIE_ERR_GROUP,
             SubmitError::TooLong => XTIE_ERR_TOO_LONG,
             SubmitError::RequestsMax => XTIE_ERR_REQUESTS_MAX,

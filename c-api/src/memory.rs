@@ -11,6 +11,8 @@ use crosstie::host::AllocateError;
 
 /// Kind of memory: pages of this process.
 pub const XTIE_MEMORY_HOST: u32 = 0x1;
+/// Kind of memory: of a GPU, by CUDA. The GPU is found by the address.
+pub const XTIE_MEMORY_CUDA: u32 = 0x2;
 
 /// ---- Memory ------------------------------------------------------------------------------------
 ///
@@ -20,10 +22,12 @@ pub const XTIE_MEMORY_HOST: u32 = 0x1;
 /// data: first byte. The memory stays the caller's, who keeps it mapped until
 ///     xtie_memory_deregister has succeeded.
 /// bytes: its length, not zero.
-/// kind: XTIE_MEMORY_HOST.
+/// kind: XTIE_MEMORY_HOST, or XTIE_MEMORY_CUDA: memory that cudaMalloc, ncclMemAlloc or cuMemCreate
+///     has given, which moves between processes of one host by the GPUs' copy engines.
 /// memory_out: to be given with each message that lies in it.
-/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_MEMORY_KIND, XTIE_ERR_REGISTER_RANGE,
-///     XTIE_ERR_REGIONS_FULL, XTIE_ERR_NO_MEMORY.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL,
+///     XTIE_ERR_NO_MEMORY; XTIE_ERR_MEMORY_KIND: it is of another kind, no driver is installed, or
+///     other processes cannot map it; XTIE_ERR_FABRIC: the driver refused. The log has the reason.
 /// Threads: any. Cost: control path; no page is touched. Ranges may overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_register(
@@ -39,6 +43,7 @@ pub unsafe extern "C" fn xtie_memory_register(
     guard::shared(endpoint, |shared| -> Result<xtie_result, RegisterError> {
         let kind = match kind {
             XTIE_MEMORY_HOST => MemoryKind::Host,
+            XTIE_MEMORY_CUDA => MemoryKind::Cuda(0),
             _ => return Err(RegisterError::Kind),
         };
         let address = data.expose_provenance() as u64;

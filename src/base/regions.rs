@@ -43,6 +43,12 @@ impl Range {
 }
 
 impl RegionSlot {
+    /// The word of the owner's.
+    #[inline(always)]
+    pub fn tag(&self) -> u64 {
+        self.tag.load(Ordering::Relaxed)
+    }
+
     /// Counts one more (`+1`) or one fewer (`-1`) operation on the range. Data thread only: the
     /// count has one writer, and whoever removes a range has ordered itself after the last use.
     #[inline(always)]

@@ -128,6 +128,7 @@ pub use pairs::{PairEnd, PairPorts};
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use report::{ReportEntry, reports};
 pub use requests::handle_error;
+pub use socket::{Name, Socket};
 pub use status::Watch;
 pub use stream::{Traffic, ends_of};
 pub use tried::Tried;

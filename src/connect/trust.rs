@@ -72,7 +72,7 @@ impl Trust {
     /// Whether a process of this host may be a peer, as far as its user says. Where there is a key,
     /// the key says it. The number that stands for unknown users is never one of ours, whatever
     /// number we have.
-    pub(super) fn admits(&self, user: u32) -> bool {
+    pub fn admits(&self, user: u32) -> bool {
         let known = user == ROOT || user == os::user() || self.users.named().contains(&user);
         self.key.is_some() || (user != self.overflow && known)
     }

@@ -158,6 +158,10 @@ pub trait Provider: MemoryDomain + PeerLife {
     /// not, nothing that this takes is part of the program.
     const SEVERAL_LANES: bool = true;
 
+    /// Whether registered memory may lie in GPUs. Where not, nothing that this takes is part of
+    /// the program.
+    const REACHES_DEVICES: bool = false;
+
     /// The promises.
     fn caps(&self) -> Caps;
 
@@ -186,6 +190,12 @@ pub trait Provider: MemoryDomain + PeerLife {
     /// Whether long writes to an open peer go one after the other on one stream, so that a message
     /// in parts takes no less time.
     fn is_single_stream(&self, peer: PeerIndex) -> bool {
+        let _ = peer;
+        false
+    }
+
+    /// Whether ops to an open peer may have memory of GPUs on either side.
+    fn reaches_device(&self, peer: PeerIndex) -> bool {
         let _ = peer;
         false
     }
@@ -284,6 +294,21 @@ pub trait Provider: MemoryDomain + PeerLife {
     ///
     /// *Panics* when the payload is shorter, or the slot is not held.
     fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]);
+
+    /// Copies the first `to.length()` bytes of a received payload to memory of a GPU, as an op:
+    /// they have been read from the slot when this returns, and are there with its completion.
+    ///
+    /// *Panics* as [`Provider::received_copy`].
+    fn received_read(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        slot: RecvSlot,
+        to: LocalSpan,
+    ) -> Result<Posted, PostError> {
+        let _ = (id, peer, slot, to);
+        Err(PostError::Unsupported)
+    }
 
     /// Gives a receive slot back. Slots may be given back in any order. When this returns, the peer
     /// may post to it again, without a poll here between: its credit may come over another rail.

@@ -11,6 +11,7 @@ use super::choice::settings::Environment;
 use super::choice::vendor::VendorRail;
 use super::endpoint::Endpoint;
 use super::error::OpenError;
+use super::gpu::GpuMemory;
 use super::life::known::{Known, LaneKnown, LanesTold};
 use super::life::vouch::Vouching;
 use super::link_memory::HostMemory;
@@ -37,8 +38,8 @@ use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
 use crate::wire::hello::{
-    AddressList, CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_ROWS, CONNECT_RUNS,
-    CONNECT_SUMS, CONNECT_SUMS_WANTED,
+    AddressList, CONNECT_FILLED, CONNECT_GPUS, CONNECT_PROBED, CONNECT_PUSH, CONNECT_ROWS,
+    CONNECT_RUNS, CONNECT_SUMS, CONNECT_SUMS_WANTED,
 };
 use std::boxed::Box;
 use std::os::fd::AsRawFd;
@@ -147,6 +148,7 @@ pub(super) struct Parts {
 struct Opened {
     machine: Machine,
     domain: RailDomain,
+    gpus: Box<GpuMemory>,
     /// What wakes a sleeper, where that is more than the doorbell.
     wait: Option<WaitSet>,
     mailbox_key: RailKey,
@@ -182,7 +184,7 @@ impl Parts {
         self,
         block: &mut Carver<'static>,
         mut network: Network,
-        rail: RailSet<'static>,
+        mut rail: RailSet<'static>,
     ) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
         let mut fds = rail.wait_fds();
@@ -190,6 +192,9 @@ impl Parts {
         // one alone needs no set
         let wait = if fds.len() > 1 { Some(WaitSet::over(&fds)?) } else { None };
         let domain = rail.domain();
+        let trust = Trust::new(network.key.clone(), self.environment.users);
+        let gpus = Box::new(GpuMemory::new(domain, trust));
+        rail.gpus_use(Arc::clone(gpus.gpus()));
         let config = self.config(&network.streams);
         let mut machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
         assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
@@ -212,7 +217,8 @@ impl Parts {
             }
         };
         let machine = Machine::Host(machine);
-        self.open_band(network, template, Opened { machine, domain, wait, mailbox_key: key })
+        let opened = Opened { machine, domain, gpus, wait, mailbox_key: key };
+        self.open_band(network, template, opened)
     }
 
     fn open_band(
@@ -222,7 +228,7 @@ impl Parts {
         opened: Opened,
     ) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
-        let Opened { machine, domain, wait, mailbox_key } = opened;
+        let Opened { machine, domain, gpus, wait, mailbox_key } = opened;
         let Parts { options, environment, regions, tables, half, heap, wake, .. } = self;
         let memory = HostMemory {
             heap: heap.clone(),
@@ -247,7 +253,8 @@ impl Parts {
         band.watch_start(stalls.look_span());
         let set_up = SetUp::Band(band);
         let generations = tables.generations;
-        let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
+        let gpus = Some(gpus);
+        let shared = Shared { regions, domain, gpus, set_up, heap, wake, wait, generations };
         Ok(Endpoint {
             machine,
             known: tables.known,
@@ -316,6 +323,7 @@ impl Parts {
                 | CONNECT_RUNS
                 | CONNECT_FILLED
                 | CONNECT_ROWS
+                | CONNECT_GPUS
                 | CONNECT_SUMS
                 | if self.environment.checksum { CONNECT_SUMS_WANTED } else { 0 }
                 | if self.options.push { CONNECT_PUSH } else { 0 },
@@ -351,6 +359,7 @@ impl Parts {
         let shared = Shared {
             regions,
             domain: RailDomain::Loopback(domain),
+            gpus: None,
             set_up: SetUp::Own(Mutex::new(own)),
             heap,
             wake,

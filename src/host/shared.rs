@@ -5,6 +5,7 @@ extern crate std;
 use super::error::{
     AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, RegisterError,
 };
+use super::gpu::{self, GpuMemory};
 use super::link_memory::HostMemory;
 use super::log::news;
 use super::own::Own;
@@ -78,6 +79,8 @@ pub(super) enum SetUp {
 pub struct Shared {
     pub(super) regions: DataMrs<'static>,
     pub(super) domain: RailDomain,
+    /// Memory of GPUs, where there is shared memory to say where it lies.
+    pub(super) gpus: Option<Box<GpuMemory>>,
     // dropped in this order: the side band before the memory that its links map
     pub(super) set_up: SetUp,
     pub(super) heap: Option<Arc<SharedHeap>>,
@@ -185,6 +188,10 @@ impl Shared {
         if length.0 > LENGTH_MAX {
             return Err(RegisterError::Range);
         }
+        if let MemoryKind::Cuda(_) = kind {
+            // SAFETY: the caller's promise is the same.
+            return unsafe { self.register_gpu(address, length) };
+        }
         let region = Region { address, length, kind };
         // SAFETY: the caller's promise is the domain's.
         let key = unsafe { self.domain.domain().register(region) }?;
@@ -223,6 +230,26 @@ impl Shared {
         }
     }
 
+    /// Makes memory of a GPU known, which is found by its address.
+    ///
+    /// # Safety
+    /// - as [`Shared::register`].
+    unsafe fn register_gpu(&self, address: u64, length: Bytes) -> Result<Handle, RegisterError> {
+        let gpus = self.gpus.as_ref().ok_or(RegisterError::Kind)?;
+        // SAFETY: the caller's promise is the same.
+        let (region, key, segments) = unsafe { gpu::register(gpus, address, length) }?;
+        // ports do not know it
+        let mut keys = [RailKey(0); RAILS_MAX];
+        keys[0] = key;
+        // SAFETY: as above.
+        let Some(handle) = (unsafe { self.regions.insert(region, &keys) }) else {
+            let _ = self.domain.domain().deregister(key);
+            return Err(RegisterError::Full);
+        };
+        gpus.publish(key, address, length, segments);
+        Ok(handle)
+    }
+
     /// Forgets memory of [`Shared::register`]. `Busy` while requests that use it stand. It is
     /// usable on then, but no more over ports that have forgotten it.
     pub fn deregister(&self, region: Handle) -> Result<(), DeregisterError> {
@@ -247,6 +274,9 @@ impl Shared {
                 ports.release(region, |keys| self.regions.keys_set(region, 1, keys))?;
             }
             let forgotten = self.domain.domain().deregister(keys[0]);
+            if let (Ok(()), Some(gpus)) = (forgotten, &self.gpus) {
+                gpus.withdraw(keys[0]);
+            }
             if forgotten.is_err() && self.domain.ports().is_some() {
                 self.regions.keys_set(region, 1, &[RailKey(0); RAILS_MAX - 1]);
             }

@@ -7,10 +7,14 @@
 #[cfg(feature = "std")]
 mod asides;
 #[cfg(feature = "std")]
+pub mod copy_engine;
+#[cfg(feature = "std")]
 mod events;
 pub mod fifo;
 #[cfg(not(loom))]
 pub mod host_domain;
+#[cfg(feature = "std")]
+pub mod notes;
 #[cfg(feature = "std")]
 mod ops;
 #[cfg(not(loom))]

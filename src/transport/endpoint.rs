@@ -278,10 +278,15 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         region: u16,
         message: Outgoing,
     ) -> Result<RequestId, SubmitError> {
+        let is_device = self.net.is_device(region);
+        if is_device && !self.net.reaches_device(index) {
+            return Err(SubmitError::Device);
+        }
         // a core of one rail has no room for it, and hands over with its next poll
         let is_alone = P::SEVERAL_LANES
             && self.net.connections[index].control.credits.is_all_taken()
-            && message.length <= ALONE_MAX.0;
+            && message.length <= ALONE_MAX.0
+            && !is_device;
         if is_alone {
             self.turn_now(index); // a receive that was posted since needs nothing most of the time
         }

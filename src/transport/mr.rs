@@ -20,6 +20,8 @@ use crate::wire::report::REPORT_BYTES_MAX;
 
 /// The tag of a region that peers read without being helped.
 pub const MAPPED: u64 = 1;
+/// The tag of a region of a GPU, which the CPU neither reads nor writes.
+const DEVICE: u64 = 2;
 
 /// The user's registered memory: one key per data rail for each region.
 ///
@@ -75,7 +77,11 @@ impl<'m> DataMrs<'m> {
     ///   then nobody else touches parts that an outstanding request was given, as the request's
     ///   direction demands.
     pub unsafe fn insert(&self, region: Region, keys: &[RailKey; RAILS_MAX]) -> Option<Handle> {
-        let tag = if region.kind == MemoryKind::Mapped { MAPPED } else { 0 };
+        let tag = match region.kind {
+            MemoryKind::Host => 0,
+            MemoryKind::Mapped => MAPPED,
+            MemoryKind::Cuda(_) => DEVICE,
+        };
         let range = Range { start: region.address, length: region.length.0, tag };
         let handle = self.table.insert(range)?;
         for (key, cell) in keys.iter().zip(&self.keys[handle.index as usize]) {
@@ -178,6 +184,13 @@ impl<'m> DataMrs<'m> {
     /// Whether a region's peers read it without being helped.
     pub(super) fn is_mapped(&self, region: u16) -> bool {
         region != NO_REGION && self.table.tag(u32::from(region)) == MAPPED
+    }
+
+    /// Whether a region lies in memory of a GPU.
+    #[inline(always)]
+    pub(super) fn is_device(&self, region: u16) -> bool {
+        // no table is long enough for `NO_REGION`
+        self.table.slot(u32::from(region)).is_some_and(|slot| slot.tag() == DEVICE)
     }
 
     /// The span of a buffer that [`DataMrs::check`] let pass, on one rail.

@@ -181,7 +181,20 @@ impl<P: Provider> Net<'_, P> {
         let copied = length <= self.config.eager_mapped_bytes_max.0
             || !c.pull
             || !self.regions.is_mapped(region);
-        c.send.is_short(length) && copied
+        c.send.is_short(length) && copied && !self.is_device(region)
+    }
+
+    /// Whether a region lies in memory of a GPU, which the CPU cannot copy.
+    #[inline(always)]
+    pub fn is_device(&self, region: u16) -> bool {
+        P::REACHES_DEVICES && self.regions.is_device(region)
+    }
+
+    /// Whether what a connection runs over moves memory of GPUs.
+    #[cold]
+    pub fn reaches_device(&self, index: usize) -> bool {
+        let count = self.connections[index].rails.count;
+        (0..count).any(|lane| self.rail.reaches_device(self.lane_peer_of(index, lane)))
     }
 
     /// Posts it.
@@ -311,6 +324,7 @@ impl<P: Provider> Net<'_, P> {
     /// within the call. `false`: it is another, and nothing was changed.
     #[inline(always)]
     pub fn eager_straight(&mut self, index: usize, region: u16, message: &Outgoing) -> bool {
+        let is_device = self.is_device(region);
         let c = &mut self.connections[index];
         let copied = message.length <= self.config.eager_mapped_bytes_max.0
             || !self.regions.is_mapped(region);
@@ -318,7 +332,8 @@ impl<P: Provider> Net<'_, P> {
             && c.send.queue.is_empty()
             && c.control.credits.may_consume(0)
             && c.send.is_short(message.length)
-            && copied;
+            && copied
+            && !is_device;
         if !common {
             return false;
         }

@@ -134,6 +134,8 @@ pub enum SubmitError {
     Region,
     /// The buffer does not lie inside its region.
     Range,
+    /// The buffer lies in a GPU, and what the connection runs over does not reach that.
+    Device,
     /// A group has 1 to 8 receives.
     Group,
     /// The message is longer than any message may be, or than the connection takes:

@@ -86,6 +86,7 @@ impl Flow {
                         self.receives[at] = Some(request);
                         self.posted += 1;
                     }
+                    Err(SubmitError::Again) => {} // a later step asks again
                     Err(error) => self.refused = Some(error),
                 }
             }
@@ -97,6 +98,7 @@ impl Flow {
                         self.sends[at] = Some(request);
                         self.sent += 1;
                     }
+                    Err(SubmitError::Again) => {} // a later step asks again
                     Err(error) => self.refused = Some(error),
                 }
             }

@@ -285,6 +285,7 @@ impl From<SubmitError> for xtie_core_result {
             SubmitError::Connection => XTIE_CORE_ERR_CONNECTION,
             SubmitError::Region => XTIE_CORE_ERR_MEMORY,
             SubmitError::Range => XTIE_CORE_ERR_RANGE,
+            SubmitError::Device => XTIE_CORE_ERR_MEMORY,
             SubmitError::Group => XTIE_CORE_ERR_GROUP,
             SubmitError::TooLong => XTIE_CORE_ERR_TOO_LONG,
             SubmitError::RequestsMax => XTIE_CORE_ERR_PEER_OTHER,

@@ -157,7 +157,8 @@ const fn ops(limits: &Limits) -> u32 {
 const fn shm_limits(limits: &Limits) -> shm::Limits {
     shm::Limits {
         peers_max: limits.peers_max(),
-        regions_max: limits.regions_max + 1,
+        // the mailboxes, and what memory of GPUs is copied through
+        regions_max: limits.regions_max + 2,
         ops_max: ops(limits),
         send_ring_bytes: SEND_RING_BYTES_MAX,
         send_payload_max: SHM_PAYLOAD_MAX,

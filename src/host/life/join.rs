@@ -18,7 +18,7 @@ use crate::provider::tcp;
 use crate::transport::limits::{CREDITS, KEPT_BYTES, Limits, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
 use crate::wire::hello::{
-    CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_ROWS, CONNECT_RUNS,
+    CONNECT_FILLED, CONNECT_GPUS, CONNECT_PROBED, CONNECT_PUSH, CONNECT_ROWS, CONNECT_RUNS,
 };
 use crate::wire::report::REPORT_BYTES_MAX;
 use core::num::{NonZeroI32, NonZeroUsize};
@@ -89,6 +89,9 @@ fn shm_use(
             ),
         );
     }
+    if has(params, CONNECT_GPUS) {
+        endpoint.rail_mut().peer_has_gpus(peer);
+    }
     if !pull {
         endpoint.rail_mut().peer_is_lane(peer);
     }
@@ -153,6 +156,9 @@ fn tcp_use(
         tcp::PeerOpenError::Again => SubmitError::Again,
         tcp::PeerOpenError::System(code) => SubmitError::Failed(RequestError::Fabric(code)),
     })?;
+    if has(params, CONNECT_GPUS) {
+        endpoint.rail_mut().peer_has_gpus(peer);
+    }
     if lanes > 1 {
         endpoint.rail_mut().peer_is_lane(peer);
     }
@@ -172,7 +178,7 @@ pub(in crate::host) fn threads_say(rail: &mut RailSet) {
 }
 
 /// Whether the peer says that it has a feature of connections.
-const fn has(params: &LinkParams, feature: u64) -> bool {
+pub(super) const fn has(params: &LinkParams, feature: u64) -> bool {
     params.peer.features & feature != 0
 }
 

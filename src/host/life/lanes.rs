@@ -24,6 +24,7 @@ use crate::host::shared::SetUp;
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
 use crate::transport::rail::LaneState;
+use crate::wire::features::CONNECT_GPUS;
 
 impl Endpoint {
     /// Lanes of one connection at most.
@@ -139,7 +140,8 @@ impl Endpoint {
     fn lane_open(&mut self, index: u32, lane: u8, fresh: &Fresh) -> bool {
         let connection = ConnectionIndex(index);
         let streams = &fresh.streams[..usize::from(fresh.stream_count).min(STREAMS_MAX)];
-        let sums = self.known[index as usize].params.sums;
+        let params = &self.known[index as usize].params;
+        let (sums, has_gpus) = (params.sums, join::has(params, CONNECT_GPUS));
         let opened = match &mut self.machine {
             Machine::Host(endpoint) => {
                 let peer = endpoint.lane_peer(connection, lane);
@@ -148,6 +150,9 @@ impl Endpoint {
                 join::threads_say(rail);
                 if opened.is_ok() {
                     rail.peer_is_lane(peer);
+                    if has_gpus {
+                        rail.peer_has_gpus(peer);
+                    }
                     if !endpoint.lane_rejoin(connection, lane, fresh.generation) {
                         // the connection has failed meanwhile
                         let _ = endpoint.rail_mut().peer_detach(peer);

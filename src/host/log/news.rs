@@ -368,6 +368,14 @@ pub(in crate::host) fn not_registered(port: &str, why: &NotRegistered<'_>) {
     );
 }
 
+/// Memory of a GPU is not registered.
+pub(in crate::host) fn gpu_memory_refused(address: u64, bytes: u64, why: &dyn fmt::Display) {
+    say_of(
+        Level::Warning,
+        format_args!("{bytes} bytes at {address:#x} are not registered as memory of a GPU: {why}"),
+    );
+}
+
 /// An endpoint was closed.
 pub(in crate::host) fn closed() {
     say_heard(Level::Info, format_args!("endpoint closed"));

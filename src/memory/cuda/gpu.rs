@@ -26,6 +26,20 @@ impl Gpu {
         // SAFETY: valid for a write.
         let code = unsafe { (library.context_device)(&mut device) };
         library.check("cuCtxGetDevice", code)?;
+        Gpu::of_device(library, device)
+    }
+
+    /// The GPU of that number among those that this process sees.
+    pub fn at(library: &'static Library, number: i32) -> Result<Gpu, CudaError> {
+        let mut device: CUdevice = 0;
+        let pointers = library.pointers()?;
+        // SAFETY: valid for a write.
+        let code = unsafe { (pointers.device_at)(&mut device, number) };
+        library.check("cuDeviceGet", code)?;
+        Gpu::of_device(library, device)
+    }
+
+    fn of_device(library: &'static Library, device: CUdevice) -> Result<Gpu, CudaError> {
         let mut context = null_mut();
         // SAFETY: valid for a write; a device of the driver's.
         let code = unsafe { (library.primary_retain)(&mut context, device) };
@@ -36,6 +50,11 @@ impl Gpu {
     /// Its number among those that this process sees.
     pub fn device(&self) -> i32 {
         self.device
+    }
+
+    /// Its primary context.
+    pub fn context(&self) -> CUcontext {
+        self.context
     }
 
     /// The id of the GPU, the same in every process.

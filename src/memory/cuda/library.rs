@@ -10,9 +10,10 @@ use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::fmt;
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmemAccessDesc, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemcpyAttributes, CUmodule, CUresult,
-    CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode, CUuuid,
+    CUcontext, CUdevice, CUdeviceptr, CUfunction, CUipcMemHandle, CUmemAccessDesc,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemcpyAttributes, CUmodule, CUpointer_attribute, CUresult, CUstream,
+    CUstreamBatchMemOpParams, CUstreamCaptureMode, CUuuid,
 };
 use std::sync::OnceLock;
 
@@ -128,8 +129,27 @@ functions! {
 }
 
 functions! {
+    /// The functions that tell kinds of memory apart, and share what cuMemAlloc has given.
+    Pointers;
+    /// What the driver knows of an address.
+    attribute(*mut c_void, CUpointer_attribute, CUdeviceptr) = c"cuPointerGetAttribute",
+    /// How many GPUs this process sees.
+    device_count(*mut c_int) = c"cuDeviceGetCount",
+    /// One of them, by number.
+    device_at(*mut CUdevice, c_int) = c"cuDeviceGet",
+    /// What another process needs to open an allocation of cuMemAlloc.
+    ipc_handle(*mut CUipcMemHandle, CUdeviceptr) = c"cuIpcGetMemHandle",
+    /// Opens it.
+    ipc_open(*mut CUdeviceptr, CUipcMemHandle, c_uint) = c"cuIpcOpenMemHandle_v2",
+    /// Closes it.
+    ipc_close(CUdeviceptr) = c"cuIpcCloseMemHandle",
+    /// Lets a context reach memory of another one's GPU.
+    peer_enable(CUcontext, c_uint) = c"cuCtxEnablePeerAccess",
+}
+
+functions! {
     /// The functions. They stay good for ever: the library is never unloaded.
-    Library kernels: Kernels, batches: Batches;
+    Library kernels: Kernels, batches: Batches, pointers: Pointers;
     /// Starts the driver.
     init(c_uint) = c"cuInit",
     /// The name of an error.
@@ -233,6 +253,17 @@ impl Library {
             })
             .as_ref()
             .map_err(|error| *error)
+    }
+
+    /// The functions that tell kinds of memory apart; an error where the driver lacks one.
+    pub fn pointers(&self) -> Result<&Pointers, CudaError> {
+        self.pointers.as_ref().map_err(|error| {
+            let call = match error {
+                LoadError::Old(name) => name,
+                LoadError::Missing(_) | LoadError::Init(_) => "cuPointerGetAttribute",
+            };
+            CudaError { call, code: 500, name: Text::beginning(b"the driver is too old") }
+        })
     }
 
     /// The result of `call`.

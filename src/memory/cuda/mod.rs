@@ -7,8 +7,10 @@
 //! - [`gpu`]: one GPU and its primary context, entered and left around calls
 //! - [`vmm`]: memory with an exportable handle, here and in another process
 //! - [`pinned`]: host memory that the GPU maps
+//! - [`pointer`]: what kind of memory an address lies in
 //! - [`batch`]: copies that go to the driver in one call
 //! - [`stream`]: copies in order
+//! - [`marked`]: a stream with the number that it has reached
 //! - [`words`]: words that a stream writes, such as markers, in one call
 //! - [`kernel`]: copies by a kernel, which can be taken back until it starts
 //!
@@ -19,7 +21,9 @@ pub mod batch;
 pub mod gpu;
 pub mod kernel;
 pub mod library;
+pub mod marked;
 pub mod pinned;
+pub mod pointer;
 pub mod stream;
 pub mod vmm;
 pub mod words;
@@ -28,7 +32,9 @@ pub use batch::Batch;
 pub use gpu::{Entered, Gpu};
 pub use kernel::{Kernel, KernelError, Program, Progress};
 pub use library::{CudaError, Library, LoadError};
+pub use marked::Marked;
 pub use pinned::{DeviceBlock, Pinned};
+pub use pointer::Place;
 pub use stream::Stream;
-pub use vmm::{Export, Import};
+pub use vmm::{Export, Handle, Import, Segment};
 pub use words::{Words, post_word};

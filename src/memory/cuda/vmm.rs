@@ -10,14 +10,15 @@ use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
 use crate::base::descriptor;
 use crate::base::text::Text;
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use core::mem::zeroed;
 use cudarc::driver::sys::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
+    CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
 };
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::vec::Vec;
 
 /// The handle type of descriptors.
 const POSIX: CUmemAllocationHandleType =
@@ -27,6 +28,63 @@ const NO_DESCRIPTOR: CudaError =
     CudaError { call: "cuMemExportToShareableHandle", code: 304, name: Text::EMPTY };
 /// Address space is taken in steps of this, at least the granularity of every GPU.
 const GRANULARITY: usize = 2 << 20;
+
+/// What another process needs to have an allocation.
+#[derive(Debug)]
+pub enum Handle {
+    /// Of memory that has an exportable handle.
+    Descriptor(OwnedFd),
+    /// Of memory of cudaMalloc.
+    Ipc([u8; 64]),
+}
+
+/// An allocation, or the part of an address range that one allocation stands behind.
+#[derive(Debug)]
+pub struct Segment {
+    /// Its first byte.
+    pub start: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// How another process gets it.
+    pub handle: Handle,
+}
+
+impl Segment {
+    /// The allocation around `address`.
+    ///
+    /// *Errors*: the driver's. Memory without an exportable handle, as cudaMallocAsync gives it,
+    /// cannot be shared.
+    pub fn of(entered: &Entered<'_>, address: u64) -> Result<Segment, CudaError> {
+        let library = entered.library();
+        let (start, bytes) = range_of(entered, address)?;
+        let mut handle: CUmemGenericAllocationHandle = 0;
+        // SAFETY: valid for a write; an address that the driver has just named.
+        let code = unsafe { (library.handle_retain)(&mut handle, address as *mut c_void) };
+        let handle = match library.check("cuMemRetainAllocationHandle", code) {
+            Ok(()) => Handle::Descriptor(export(entered, handle)?),
+            Err(_) => Handle::Ipc(ipc_handle(entered, start)?),
+        };
+        Ok(Segment { start, bytes, handle })
+    }
+}
+
+/// The allocation around an address: its first byte and its length.
+pub fn range_of(entered: &Entered<'_>, address: u64) -> Result<(u64, u64), CudaError> {
+    let (mut base, mut length) = (0, 0);
+    // SAFETY: both are valid for writes; the driver checks the address.
+    let code = unsafe { (entered.library().range)(&mut base, &mut length, address) };
+    entered.library().check("cuMemGetAddressRange", code)?;
+    Ok((base, length as u64))
+}
+
+fn ipc_handle(entered: &Entered<'_>, start: u64) -> Result<[u8; 64], CudaError> {
+    let library = entered.library();
+    let mut handle = CUipcMemHandle { reserved: [0; 64] };
+    // SAFETY: valid for a write; the first byte of an allocation.
+    let code = unsafe { (library.pointers()?.ipc_handle)(&mut handle, start) };
+    library.check("cuIpcGetMemHandle", code)?;
+    Ok(handle.reserved.map(|byte| byte as u8))
+}
 
 /// An allocation as another process can map it.
 #[derive(Debug)]
@@ -46,10 +104,8 @@ impl Export {
     /// exported. An allocation that ends before the range is refused, too.
     pub fn of(entered: &Entered<'_>, address: u64, bytes: usize) -> Result<Export, CudaError> {
         let library = entered.library();
-        let (mut base, mut length) = (0, 0);
-        // SAFETY: both are valid for writes; the driver checks the address.
-        let code = unsafe { (library.range)(&mut base, &mut length, address) };
-        library.check("cuMemGetAddressRange", code)?;
+        let (base, length) = range_of(entered, address)?;
+        let length = length as usize;
         let mut handle: CUmemGenericAllocationHandle = 0;
         // SAFETY: valid for a write; an address that the driver has just named.
         let code = unsafe { (library.handle_retain)(&mut handle, base as *mut c_void) };
@@ -97,12 +153,16 @@ fn export(
     descriptor::made(|| raw).map_err(|_| NO_DESCRIPTOR)
 }
 
-/// Another process's allocation, mapped here until it is dropped.
+/// Another process's memory, mapped here until it is dropped.
 #[derive(Debug)]
 pub struct Import {
     gpu: Arc<Gpu>,
     start: CUdeviceptr,
     bytes: usize,
+    /// How many bytes each allocation has that is mapped.
+    parts: Vec<usize>,
+    /// Whether it was opened by its IPC handle instead.
+    is_opened: bool,
 }
 
 impl Import {
@@ -114,30 +174,63 @@ impl Import {
         descriptor: BorrowedFd<'_>,
         bytes: usize,
     ) -> Result<Import, CudaError> {
+        Import::of(gpu, &[(descriptor, bytes)])
+    }
+
+    /// Maps allocations one behind the other.
+    ///
+    /// *Errors*: the driver's; nothing stays mapped then.
+    pub fn of(gpu: &Arc<Gpu>, parts: &[(BorrowedFd<'_>, usize)]) -> Result<Import, CudaError> {
         let entered = gpu.enter()?;
+        let library = entered.library();
+        let bytes = parts.iter().map(|(_, bytes)| bytes).sum();
+        let mut start = 0;
+        // SAFETY: valid for a write.
+        let code = unsafe { (library.reserve)(&mut start, bytes, GRANULARITY, 0, 0) };
+        library.check("cuMemAddressReserve", code)?;
+        // what is mapped already goes with it
+        let mut import =
+            Import { gpu: gpu.clone(), start, bytes, parts: Vec::new(), is_opened: false };
+        for (descriptor, bytes) in parts {
+            import.map(&entered, *descriptor, *bytes)?;
+        }
+        import.allow(&entered)?;
+        Ok(import)
+    }
+
+    /// Opens an allocation of cudaMalloc in another process.
+    pub fn ipc(gpu: &Arc<Gpu>, handle: &[u8; 64], bytes: usize) -> Result<Import, CudaError> {
+        let entered = gpu.enter()?;
+        let library = entered.library();
+        let handle = CUipcMemHandle { reserved: handle.map(|byte| byte as c_char) };
+        let mut start = 0;
+        // SAFETY: valid for a write; the flag lets GPUs reach each other as they can.
+        let code = unsafe { (library.pointers()?.ipc_open)(&mut start, handle, 1) };
+        library.check("cuIpcOpenMemHandle", code)?;
+        Ok(Import { gpu: gpu.clone(), start, bytes, parts: Vec::new(), is_opened: true })
+    }
+
+    /// Maps one more allocation behind the others.
+    fn map(
+        &mut self,
+        entered: &Entered<'_>,
+        descriptor: BorrowedFd<'_>,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
         let library = entered.library();
         let mut handle: CUmemGenericAllocationHandle = 0;
         let raw = descriptor.as_raw_fd() as usize as *mut c_void;
         // SAFETY: valid for a write; for this handle type the pointer is the descriptor's number.
         let code = unsafe { (library.handle_import)(&mut handle, raw, POSIX) };
         library.check("cuMemImportFromShareableHandle", code)?;
-        let mut start = 0;
-        // SAFETY: valid for a write.
-        let code = unsafe { (library.reserve)(&mut start, bytes, GRANULARITY, 0, 0) };
-        let mapped = library.check("cuMemAddressReserve", code).and_then(|()| {
-            // SAFETY: address space taken above, and a handle of as many bytes.
-            let code = unsafe { (library.map)(start, bytes, 0, handle, 0) };
-            library.check("cuMemMap", code).inspect_err(|_| {
-                // SAFETY: taken above, with nothing in it.
-                unsafe { (library.reserve_free)(start, bytes) };
-            })
-        });
+        let at = self.start + self.parts.iter().sum::<usize>() as u64;
+        // SAFETY: address space taken by `of`, and a handle of as many bytes.
+        let code = unsafe { (library.map)(at, bytes, 0, handle, 0) };
         // SAFETY: the reference of the import; a mapping keeps its own.
         unsafe { (library.handle_release)(handle) };
-        mapped?;
-        let import = Import { gpu: gpu.clone(), start, bytes };
-        import.allow(&entered)?;
-        Ok(import)
+        library.check("cuMemMap", code)?;
+        self.parts.push(bytes);
+        Ok(())
     }
 
     /// Lets the GPU read and write it.
@@ -157,15 +250,29 @@ impl Import {
     pub fn start(&self) -> u64 {
         self.start
     }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Drop for Import {
     fn drop(&mut self) {
         let Ok(entered) = self.gpu.enter() else { return };
         let library = entered.library();
-        // SAFETY: mapped in `new`, and nobody's but ours.
-        unsafe { (library.unmap)(self.start, self.bytes) };
-        // SAFETY: as above.
+        if let (true, Ok(pointers)) = (self.is_opened, library.pointers()) {
+            // SAFETY: opened in `ipc`, and nobody's but ours.
+            unsafe { (pointers.ipc_close)(self.start) };
+            return;
+        }
+        let mut at = self.start;
+        for bytes in &self.parts {
+            // SAFETY: mapped in `map`, and nobody's but ours.
+            unsafe { (library.unmap)(at, *bytes) };
+            at += *bytes as u64;
+        }
+        // SAFETY: taken in `of`, with nothing in it.
         unsafe { (library.reserve_free)(self.start, self.bytes) };
     }
 }

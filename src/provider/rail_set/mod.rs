@@ -10,6 +10,7 @@
 
 extern crate std;
 
+mod gpu;
 mod looks;
 mod port;
 mod port_error;
@@ -18,12 +19,14 @@ mod ports;
 mod provider;
 mod seats;
 
+use self::gpu::Gpus;
 use self::looks::Looks;
 pub use self::port::{PortConfig, PortDomain, PortLimits, PortRail};
 pub use self::port_error::{PortError, PortOpenError, PortPeerError};
 pub use self::port_words::{Complaint, Loss, LossWords};
 use self::ports::Port;
 pub use self::seats::{Due, Later};
+use super::copy_engine::{self, Copied, CopyEngine};
 use super::host_domain::HostDomain;
 use super::shm::{self, HeapSpan, PeerSetup, Shm};
 use super::taken::Taken;
@@ -33,6 +36,8 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Span};
 use crate::fabric::{Caps, FenceKind, MemoryDomain, Provider, Syscalls};
 use crate::memory::{Alarm, Errno, Reserve};
+use std::boxed::Box;
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// Capacities of one [`RailSet`].
@@ -86,6 +91,8 @@ struct Sockets<'m> {
 /// All rails, and which of them each peer is on.
 pub struct RailSet<'m> {
     shm: Shm<'m>,
+    /// Beside shared memory and TCP, for memory of GPUs.
+    gpus: Gpus<'m>,
     sockets: Option<Sockets<'m>>,
     ports: Vec<Port<'m>>,
     /// By peer: one of the constants above, a port's with its place added.
@@ -143,6 +150,7 @@ impl<'m> RailSet<'m> {
         };
         Ok(RailSet {
             shm,
+            gpus: Gpus(None),
             sockets,
             ports: Vec::new(),
             on,
@@ -250,6 +258,28 @@ impl<'m> RailSet<'m> {
             (ON_TCP, Some(Sockets { tcp, .. })) => tcp.peer_is_lane(peer),
             _ => {}
         }
+    }
+
+    /// Lets memory of GPUs be registered, for peers that [`RailSet::peer_has_gpus`] names.
+    pub fn gpus_use(&mut self, shared: Arc<copy_engine::Shared>) {
+        self.shm.notes_accept();
+        if let Some(tcp) = self.tcp_mut() {
+            tcp.notes_accept();
+        }
+        let (regions, peers_max) = (self.shm.domain().table(), self.on.len() as u32);
+        self.gpus = Gpus(Some(Box::new(CopyEngine::new(shared, regions, peers_max))));
+    }
+
+    /// A peer that was opened through shared memory or over sockets has a copy engine too.
+    pub fn peer_has_gpus(&mut self, peer: PeerIndex) {
+        if matches!(self.on(peer), ON_SHM | ON_LANE | ON_TCP) {
+            self.gpus.open(peer);
+        }
+    }
+
+    /// How many bytes of GPUs' memory have come, and how.
+    pub fn copied(&self) -> Copied {
+        self.gpus.copied()
     }
 
     /// The first socket of a peer over sockets.

@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use super::gpu::{Beneath, Gpus, has_device};
 use super::port::PortRail;
 use super::ports::{NAP, NAP_MAX, Port};
 use super::{CLOSED, ON_LANE, ON_PORT, ON_TCP, RailSet, Sockets};
@@ -90,6 +91,9 @@ impl<'m> RailSet<'m> {
     /// while ports have peers nobody sleeps longer than a nap.
     pub fn arm(&mut self) -> bool {
         self.looks.hasten();
+        if self.is_copying() {
+            return false;
+        }
         if !self.ports.iter_mut().all(|port| port.rail.arm()) {
             return false;
         }
@@ -166,9 +170,34 @@ impl<'m> RailSet<'m> {
         }
     }
 
-    /// A poll of the rails that are no ports.
+    /// Whether the copy engine has something to do.
+    #[inline(always)]
+    fn is_copying(&self) -> bool {
+        let of_tcp = |sockets: &Sockets<'_>| sockets.tcp.has_notes();
+        self.gpus.is_busy() || self.shm.has_notes() || self.sockets.as_ref().is_some_and(of_tcp)
+    }
+
+    /// A poll of the rails that are no ports, and of the copy engine beside them.
     #[inline(always)]
     fn poll_host(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        let found = self.poll_rails(out, budget, now);
+        match self.is_copying() {
+            false => found,
+            true => {
+                let (gpus, beneath) = self.gpus();
+                gpus.poll(beneath, (out, found), now)
+            }
+        }
+    }
+
+    /// The copy engine, and what it stands on.
+    fn gpus(&mut self) -> (&mut Gpus<'m>, Beneath<'_, 'm>) {
+        let beneath = Beneath { shm: &mut self.shm, sockets: &mut self.sockets, on: self.on };
+        (&mut self.gpus, beneath)
+    }
+
+    #[inline(always)]
+    fn poll_rails(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
         if self.looks_at_sockets() {
             return self.poll_both(out, budget, now);
         }
@@ -205,7 +234,7 @@ impl<'m> RailSet<'m> {
     #[inline]
     fn looks_beside(&mut self, now: Instant) -> bool {
         let is_alone = self.ports.iter().all(|port| port.rail.is_idle());
-        let must = is_alone || !self.is_quiet();
+        let must = is_alone || self.is_copying() || !self.is_quiet();
         self.looks.is_due(must, now)
     }
 
@@ -289,6 +318,8 @@ impl<'m> MemoryDomain for RailSet<'m> {
 }
 
 impl<'m> Provider for RailSet<'m> {
+    const REACHES_DEVICES: bool = true;
+
     fn caps(&self) -> Caps {
         self.caps
     }
@@ -309,8 +340,19 @@ impl<'m> Provider for RailSet<'m> {
         self.tcp_of(peer).is_none_or(|tcp| tcp.is_single_stream(peer))
     }
 
+    fn reaches_device(&self, peer: PeerIndex) -> bool {
+        self.gpus.reaches(peer)
+    }
+
     #[inline]
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        if has_device(op) {
+            let (gpus, beneath) = self.gpus();
+            return gpus.post(beneath, op, now);
+        }
+        if self.gpus.is_busy() && self.gpus.fence(op) {
+            return Ok(Posted::Pending);
+        }
         on!(self [mut], op.peer, rail => rail.post(op, now);
             peer => rail.post(&Op { peer, ..*op }, now))
     }
@@ -376,6 +418,9 @@ impl<'m> Provider for RailSet<'m> {
         if !self.ports.iter().all(Port::is_idle) {
             return Next::Poll;
         }
+        if self.is_copying() {
+            return Next::Poll;
+        }
         if self.shm.is_idle() {
             // then it does not look at a ring, either
             return match self.tcp_mut() {
@@ -426,6 +471,19 @@ impl<'m> Provider for RailSet<'m> {
         on!(self, peer, rail, number => rail.received_peek(number, slot, to));
     }
 
+    fn received_read(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        slot: RecvSlot,
+        to: LocalSpan,
+    ) -> Result<Posted, PostError> {
+        let mut gpus = core::mem::take(&mut self.gpus);
+        let posted = gpus.received((id, peer), to, |cell| self.received_copy(peer, slot, 0, cell));
+        self.gpus = gpus;
+        posted
+    }
+
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         if self.taken_of(peer, slot).is_some() {
@@ -453,6 +511,7 @@ impl<'m> PeerLife for RailSet<'m> {
     }
 
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        self.gpus.may_close(peer)?;
         let closed = on!(self [mut], peer, rail, number => rail.peer_close(number));
         match self.port_of(peer) {
             Some(_) if closed == Err(CloseError::Busy) => return closed,
@@ -462,6 +521,7 @@ impl<'m> PeerLife for RailSet<'m> {
         if let (Some(taken), ON_LANE) = (&mut self.taken, self.on[peer.as_usize()]) {
             taken.discard(peer.as_usize());
         }
+        self.gpus.close(peer);
         self.on[peer.as_usize()] = CLOSED;
         closed
     }

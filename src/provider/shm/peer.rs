@@ -26,6 +26,7 @@ use crate::base::regions::RegionTable;
 use crate::base::slab::Handle;
 use crate::fabric::{Completion, DownCause, HEAD_BYTES, Head, RecvSlot};
 use crate::provider::events::Events;
+use crate::provider::notes::Notes;
 
 /// How to reach one peer.
 #[derive(Copy, Clone, Debug)]
@@ -64,6 +65,7 @@ pub(super) struct Work<'a, 'm, 'o> {
     pub(super) regions: RegionTable<'m>,
     pub(super) out: Events<'o>,
     pub(super) copiers: Option<&'a mut Copiers>,
+    pub(super) notes: &'a mut Notes,
     /// Bytes that may still be copied.
     pub(super) budget: u64,
 }

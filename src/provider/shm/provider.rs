@@ -26,6 +26,7 @@ use crate::fabric::{
 };
 use crate::memory::{Errno, wake};
 use crate::provider::events::Events;
+use crate::provider::notes::{Note, Notes};
 
 /// Capacities of one [`Shm`].
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -101,6 +102,8 @@ pub struct Shm<'m> {
     copiers: Option<Copiers>,
     /// What kept them from starting.
     copiers_refused: Option<Errno>,
+    /// What other rails' ends have said.
+    notes: Notes,
 }
 
 // SAFETY: the raw pointers of its peers lead to shared memory that one side's one owner may touch
@@ -136,7 +139,7 @@ impl<'m> Shm<'m> {
         let regions = RegionTable::new(slots, Pool::new(carver.value::<AtomicU64>()?, next));
         // SAFETY: the heap's head is ours by this function's contract.
         let board = unsafe { Board::create(heap, limits.regions_max) };
-        let domain = ShmDomain { regions, board };
+        let domain = ShmDomain { regions, board, has_gpus: false };
         let held_words = limits.held_words();
         let (copiers_wanted, copiers, copiers_refused) = (0, None, None);
         let limits = *limits;
@@ -152,6 +155,7 @@ impl<'m> Shm<'m> {
             copiers_wanted,
             copiers,
             copiers_refused,
+            notes: Notes::refused(),
         })
     }
 
@@ -267,6 +271,30 @@ impl<'m> Shm<'m> {
         }
     }
 
+    /// Takes notes from now on; a peer that sends one before has broken the format.
+    pub fn notes_accept(&mut self) {
+        self.notes = Notes::accepted(0);
+    }
+
+    /// Tells something to the other end of a rail beside this one. `false`: there is no room now,
+    /// or the peer is down.
+    pub fn note_send(&mut self, peer: PeerIndex, note: &Note) -> bool {
+        let open = self.peers.get_mut(peer.as_usize()).filter(|peer| peer.takes_ops());
+        open.is_some_and(|peer| peer.note_send(note))
+    }
+
+    /// Whether notes have come.
+    #[inline(always)]
+    pub fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// The oldest note that came, and from whom.
+    #[inline]
+    pub fn note_take(&mut self) -> Option<(PeerIndex, Note)> {
+        self.notes.take()
+    }
+
     /// How the reads from an open peer were carried out so far.
     pub fn pulled(&self, peer: PeerIndex) -> Option<Pulled> {
         self.opened(peer).map(|peer| peer.pulled)
@@ -290,7 +318,8 @@ impl<'m> Shm<'m> {
                     let (ops, regions) = (&mut self.ops, self.domain.regions);
                     let out = Events { slots: &mut [], used: 0 };
                     let copiers = self.copiers.as_mut();
-                    peer.push_writes(&mut Work { ops, regions, out, copiers, budget });
+                    let notes = &mut self.notes;
+                    peer.push_writes(&mut Work { ops, regions, out, copiers, notes, budget });
                 }
             }
             (None, Kind::Read) => self.ops.append(&mut peer.reads, index),
@@ -357,7 +386,14 @@ impl<'m> Shm<'m> {
         }
         let (ops, regions) = (&mut self.ops, self.domain.regions);
         let out = Events { slots: &mut [], used: 0 };
-        let mut work = Work { ops, regions, out, copiers: self.copiers.as_mut(), budget: 0 };
+        let mut work = Work {
+            ops,
+            regions,
+            out,
+            copiers: self.copiers.as_mut(),
+            notes: &mut self.notes,
+            budget: 0,
+        };
         self.peers[op.peer.as_usize()].fence(&mut work);
         let nowhere = RemoteSpan { key: RailKey(0), address: 0 };
         let mut entry = Entry::new(Kind::Fence, op.id, op.peer, LocalSpan::EMPTY, nowhere);
@@ -457,7 +493,8 @@ impl<'m> Provider for Shm<'m> {
         let words = self.held_words;
         let (ops, regions) = (&mut self.ops, self.domain.regions);
         let copiers = self.copiers.as_mut();
-        let mut work = Work { ops, regions, out, copiers, budget: budget.0 };
+        let notes = &mut self.notes;
+        let mut work = Work { ops, regions, out, copiers, notes, budget: budget.0 };
         let turns = self.rota.turns();
         let (mut turn, mut moved) = (0, false);
         while turn < turns && work.out.has_room() {
@@ -525,7 +562,14 @@ impl<'m> PeerLife for Shm<'m> {
         let (ops, regions) = (&mut self.ops, self.domain.regions);
         let out = Events { slots: &mut [], used: 0 };
         let slot = &mut self.peers[peer.as_usize()];
-        slot.close(&mut Work { ops, regions, out, copiers: self.copiers.as_mut(), budget: 0 });
+        slot.close(&mut Work {
+            ops,
+            regions,
+            out,
+            copiers: self.copiers.as_mut(),
+            notes: &mut self.notes,
+            budget: 0,
+        });
         slot.leave(LEFT_CLOSED);
         *slot = Peer::closed();
         self.rota.remove(peer.0);

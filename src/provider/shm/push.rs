@@ -16,6 +16,7 @@ use super::ring::{Corrupt, Record};
 use super::word::{RELEASE, u64_at};
 use crate::base::slab::Handle;
 use crate::fabric::{Completion, Head, LINE_BYTES, Line, LocalSpan, PostError, RemoteSpan};
+use crate::provider::notes::{self, NOTE_KEY, Note};
 
 /// The four words before a body.
 #[derive(Copy, Clone, Debug)]
@@ -175,7 +176,7 @@ impl Peer {
     /// Carries out what came through the write ring.
     pub(super) fn take_writes(&mut self, work: &mut Work) -> Result<(), Corrupt> {
         let mut told = false;
-        while work.budget != 0 && work.has_room_for_taken(self.index) {
+        while work.budget != 0 && work.has_room_for_taken(self.index) && work.notes.has_room() {
             let Some(record) = self.write_in.peek()? else { break };
             if record.flags & FLAG_IMMEDIATE != 0 && !work.out.has_room() {
                 break;
@@ -268,7 +269,7 @@ impl Peer {
         let key = Handle::unpack(prefix.key);
         let held = work.regions.hold(key, prefix.address, prefix.amount);
         if held.is_none() && last && !acked {
-            return Err(Corrupt);
+            return self.take_note(work, record, &prefix);
         }
         self.part_refused |= held.is_none();
         if last {
@@ -300,6 +301,29 @@ impl Peer {
         unsafe { body.copy_to(prefix.address as *mut u8, record.length as usize) };
         region.pin(-1);
         Ok(())
+    }
+
+    /// A line to no region is a note, or breaks the format.
+    #[cold]
+    fn take_note(
+        &mut self,
+        work: &mut Work,
+        record: &Record,
+        prefix: &Prefix,
+    ) -> Result<(), Corrupt> {
+        if prefix.key != NOTE_KEY.0 || record.length as usize != LINE_BYTES {
+            return Err(Corrupt);
+        }
+        // SAFETY: the record lies in the ring (`peek`), its body on a line of its own; the writer
+        // may be changing it, so it is read once.
+        let line = unsafe { record.at.add(body_at(LINE_BYTES)).cast::<Line>().read_volatile() };
+        if work.notes.put(self.index, &line) { Ok(()) } else { Err(Corrupt) }
+    }
+
+    /// Puts a note into the write ring.
+    pub(super) fn note_send(&mut self, note: &Note) -> bool {
+        let target = RemoteSpan { key: NOTE_KEY, address: 0 };
+        self.write_line(&notes::line_of(note), target, None).is_ok()
     }
 
     fn take_add(&mut self, work: &mut Work, record: &Record, taken: &mut Taken) {

@@ -1,10 +1,15 @@
-//! What the peer asks for and what it answers: writes and adds that were carried out, and reads.
+//! What the peer asks for and what it answers: writes and adds that were carried out, and reads; and
+//! its notes.
 
 use super::area::Asked;
 use super::ops::Outcome;
 use super::pull::Garbage;
 use super::rail::Tcp;
 use super::stream::{ASKED_MAX, Payload, To};
+use crate::base::ids::PeerIndex;
+use crate::fabric::LINE_BYTES;
+use crate::provider::notes::NOTE_KEY;
+use crate::wire::stream::SilentWrite;
 
 impl Tcp<'_> {
     pub(super) fn answer(&mut self, index: usize, carried_out: bool) -> Result<(), Garbage> {
@@ -69,6 +74,39 @@ impl Tcp<'_> {
             self.ops.take_first(&mut stream.flying);
             self.ops.finish(op);
         }
+        Ok(())
+    }
+
+    /// A note comes, maybe in parts.
+    pub(super) fn begin_note(&mut self, index: usize, length: u32) -> Result<(), Garbage> {
+        let part = self.area.notes.part(index).ok_or(Garbage)?;
+        if length as usize != LINE_BYTES || self.is_bulk {
+            return Err(Garbage);
+        }
+        let (to, address) = (To::Note, part as u64);
+        self.streams[index].payload =
+            Payload { to, address, left: length.into(), ..Payload::default() };
+        Ok(())
+    }
+
+    /// Whether what is written to a key is a note for which there is no room: it waits.
+    #[inline]
+    pub(super) fn has_no_room_for(&mut self, key: u64) -> bool {
+        let waits = key == NOTE_KEY.0 && !self.area.notes.has_room();
+        self.scratch.waits |= waits;
+        waits
+    }
+
+    /// A line to no region is a note, or breaks the format.
+    #[cold]
+    pub(super) fn take_note(&mut self, index: usize, line: SilentWrite) -> Result<(), Garbage> {
+        let bytes = self.scratch_bytes().first_chunk::<LINE_BYTES>().copied().ok_or(Garbage)?;
+        let peer = PeerIndex(self.peer_of(index).0 as u32);
+        let is_note = line.key == NOTE_KEY.0 && line.length as usize == LINE_BYTES;
+        if !is_note || !self.area.notes.put(peer, &bytes) {
+            return Err(Garbage);
+        }
+        self.scratch_pass(LINE_BYTES);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use super::Limits;
 use super::out::{Out, OutSpan, SPANS_MAX};
 use crate::fabric::{Head, LONG_SLOTS};
 use crate::memory::Reserve;
+use crate::provider::notes::Notes;
 
 /// Received messages of one peer that may be held: more than the credits of the transport.
 pub const SLOTS: usize = 64;
@@ -64,6 +65,8 @@ pub struct Area {
     peers: usize,
     streams: usize,
     lanes: usize,
+    /// What other rails' ends have said.
+    pub(super) notes: Notes,
 }
 
 /// Address space of one peer with so many streams, and its long cells; what is used of it becomes
@@ -85,7 +88,7 @@ impl Area {
         let parts = SCRATCH_PART + peers * part_bytes(streams);
         let length = parts + peers.div_ceil(lanes) * LONG_BYTES;
         let reserve = Reserve::create(length).map_err(|errno| errno.0)?;
-        Ok(Area { reserve, peers, streams, lanes })
+        Ok(Area { reserve, peers, streams, lanes, notes: Notes::refused() })
     }
 
     /// Whether a peer has long cells.

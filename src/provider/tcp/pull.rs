@@ -10,6 +10,7 @@ use super::sums::{self, SUM_BYTES};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
 use crate::provider::events::Events;
+use crate::provider::notes::NOTE_KEY;
 use crate::provider::touch;
 use crate::wire::stream::{
     self, HEADER_BYTES_MAX, SEND_HEAD_AT, SEND_HEAD_BYTES, SilentWrite, StreamFrame,
@@ -259,7 +260,9 @@ impl Tcp<'_> {
         loop {
             let step = match self.streams[index].payload.to {
                 To::Nowhere => self.parse_frame(index, events),
-                To::Cell | To::Region | To::Read | To::Drop => self.parse_payload(index, events),
+                To::Cell | To::Region | To::Read | To::Drop | To::Note => {
+                    self.parse_payload(index, events)
+                }
             };
             match step {
                 Ok(true) => {}
@@ -336,7 +339,10 @@ impl Tcp<'_> {
             && let Some(line) = stream::silent_write(bytes)
             && line.is_whole(bytes)
         {
-            self.take_line(line)?;
+            if self.has_no_room_for(line.key) {
+                return Ok(false);
+            }
+            self.take_line(index, line)?;
             return Ok(true);
         }
         let length = StreamFrame::header_bytes(*first).map_err(|_| Garbage)?;
@@ -345,6 +351,11 @@ impl Tcp<'_> {
             return Ok(false);
         }
         let frame = StreamFrame::decode(&bytes[..length]).map_err(|_| Garbage)?;
+        if let StreamFrame::Write { key, .. } = frame
+            && self.has_no_room_for(key)
+        {
+            return Ok(false);
+        }
         self.scratch_pass(length);
         self.take(index, frame)?;
         Ok(true)
@@ -405,6 +416,9 @@ impl Tcp<'_> {
     pub(super) fn take(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
         match frame {
             StreamFrame::Send { .. } => unreachable!("a whole header is taken by `take_send`"),
+            StreamFrame::Write { length, key, silent: true, .. } if key == NOTE_KEY.0 => {
+                self.begin_note(index, length)
+            }
             StreamFrame::Write { length, key, address, immediate, silent } => {
                 let found = self.domain.find(RailKey(key), address, length.into());
                 let to = if found.is_some() || length == 0 { To::Region } else { To::Drop };
@@ -469,10 +483,12 @@ impl Tcp<'_> {
     /// A line that lies in the scratch buffer, whole, with its header. Whoever hears of no refusal
     /// has counted on it.
     #[inline]
-    pub(super) fn take_line(&mut self, line: SilentWrite) -> Result<(), Garbage> {
+    pub(super) fn take_line(&mut self, index: usize, line: SilentWrite) -> Result<(), Garbage> {
         let SilentWrite { length, key, address } = line;
         self.scratch_pass(WRITE_HEADER_BYTES);
-        let region = self.domain.hold(RailKey(key), address, length.into()).ok_or(Garbage)?;
+        let Some(region) = self.domain.hold(RailKey(key), address, length.into()) else {
+            return self.take_note(index, line);
+        };
         let from = self.scratch_bytes().as_ptr() as u64;
         // SAFETY: the source lies in the scratch buffer, as the caller has found, and the target in
         // a region, which is pinned.
@@ -546,6 +562,11 @@ impl Tcp<'_> {
                     self.domain.pin(region, -1);
                 }
                 self.ops.finish(op);
+            }
+            To::Note => {
+                if !self.area.notes.put_parts(PeerIndex(peer as u32), index) {
+                    return Err(Garbage);
+                }
             }
             // whoever hears of no refusal has counted on the write
             To::Drop if payload.silent => return Err(Garbage),

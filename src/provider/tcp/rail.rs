@@ -17,6 +17,7 @@ use crate::memory::{CpuSet, Errno, PinError, WakeFd, cpus_try};
 use crate::provider::events::Events;
 use crate::provider::fifo::Fifo;
 use crate::provider::host_domain::HostDomain;
+use crate::provider::notes::{Note, Notes};
 use std::os::fd::AsRawFd;
 
 /// No stream.
@@ -126,6 +127,22 @@ pub struct Tcp<'m> {
 unsafe impl Send for Tcp<'_> {}
 
 impl<'m> Tcp<'m> {
+    /// Takes notes from now on; a peer that sends one before has broken the format.
+    pub fn notes_accept(&mut self) {
+        self.area.notes = Notes::accepted(self.streams.len());
+    }
+
+    /// Whether notes have come.
+    #[inline(always)]
+    pub fn has_notes(&self) -> bool {
+        !self.area.notes.is_empty()
+    }
+
+    /// The oldest note that came, and from whom.
+    pub fn note_take(&mut self) -> Option<(PeerIndex, Note)> {
+        self.area.notes.take()
+    }
+
     /// Cuts a rail out of `block`. `domain` may share its table with another rail.
     ///
     /// # Safety

@@ -10,6 +10,7 @@ use super::rail::{NONE, Tcp};
 use super::stream::To;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{DownCause, Next, RecvSlot};
+use crate::provider::notes::NOTE_KEY;
 use crate::wire::stream::{self, HEADER_BYTES_MAX};
 
 /// Staged bytes that one look hands over.
@@ -70,7 +71,9 @@ impl Tcp<'_> {
             }
             if !bytes.is_empty() {
                 match stream::silent_write(bytes) {
-                    Some(line) if line.is_whole(bytes) => self.take_line(line)?,
+                    Some(line) if line.is_whole(bytes) && line.key != NOTE_KEY.0 => {
+                        self.take_line(index, line)?;
+                    }
                     Some(_) | None => return Ok(Next::Poll),
                 }
                 continue;

@@ -29,6 +29,8 @@ pub enum To {
     Read = 3,
     /// Away: its key was bad.
     Drop = 4,
+    /// To the part of a note.
+    Note = 5,
 }
 
 /// A payload that has come in part. Zeroed: none.

@@ -104,6 +104,11 @@ impl Tcp<'_> {
             }
             return Ok(true);
         }
+        if let StreamFrame::Write { key, .. } = frame
+            && self.has_no_room_for(key)
+        {
+            return Ok(false);
+        }
         self.scratch_pass(header + SUM_BYTES);
         self.take(index, frame)?;
         let payload = &mut self.streams[index].payload;

@@ -63,6 +63,10 @@ impl Recvs<'_> {
             return Err(SubmitError::Group);
         }
         let requests = net.limits.requests_max;
+        let is_device = |it: &Incoming| it.length != 0 && net.is_device(it.region.index as u16);
+        if P::REACHES_DEVICES && buffers.iter().any(is_device) && !net.reaches_device(index) {
+            return Err(SubmitError::Device);
+        }
         let c = &mut net.connections[index];
         let number = c.recv.post;
         let at = index * requests as usize + number.cell(requests);

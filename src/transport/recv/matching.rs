@@ -60,7 +60,8 @@ impl Recvs<'_> {
             && group.count == 1
             && group.bound == 0
             && receive.label as i32 == head.tag
-            && length <= receive.length;
+            && length <= receive.length
+            && !(P::REACHES_DEVICES && net.regions.is_device(receive.region));
         if !common {
             return None;
         }
@@ -202,6 +203,8 @@ impl Recvs<'_> {
         let error = if length > room {
             net.stats.truncated += 1;
             Some(RequestError::Truncated)
+        } else if length != 0 && net.is_device(record.region) {
+            return self.pull_begin(net, index, group, receive, message);
         } else {
             let span = net.regions.span(record.region, record.address, length, DataRail(0));
             if length != 0 {
@@ -409,6 +412,35 @@ impl Recvs<'_> {
         }
     }
 
+    /// Has the rail copy a short message that was bound to a receive into a GPU's memory.
+    fn eager_read<P: Provider>(
+        &mut self,
+        net: &mut Net<'_, P>,
+        index: usize,
+        (group, receive): (Seq, u8),
+        message: &HeldMessage,
+    ) -> Reading {
+        let at = self.receive_at(net.group_at(index, group), receive);
+        let record = self.receives[at];
+        let target = net.regions.span(record.region, record.address, record.length, DataRail(0));
+        let id = op_id(OP_READ, group.cell(net.limits.requests_max) as u8, receive);
+        let peer = net.lane_peer_of(index, message.lane);
+        match net.rail.received_read(id, peer, message.slot, target) {
+            Err(PostError::Again) => {
+                net.stats.again += 1;
+                return Reading::Again;
+            }
+            Err(PostError::PeerDown | PostError::Unsupported) => {
+                net.connection_fail(index, RequestError::Protocol);
+                return Reading::Begun;
+            }
+            Ok(Posted::Pending) => net.lane_mut(index, message.lane).ops_in_flight += 1,
+            Ok(Posted::Done) => self.receive_end(net, index, group, receive, None),
+        }
+        self.release(net, index, message);
+        Reading::Begun
+    }
+
     /// Reads what is bound and waits, in order; says whether some remains.
     pub fn pulls_step<P: Provider>(&mut self, net: &mut Net<'_, P>, index: usize) -> bool {
         loop {
@@ -450,6 +482,9 @@ impl Recvs<'_> {
         receive: u8,
         message: &HeldMessage,
     ) -> Reading {
+        if P::REACHES_DEVICES && message.kind == KIND_EAGER {
+            return self.eager_read(net, index, (group, receive), message);
+        }
         let sound = |descriptor: &Descriptor| descriptor.length <= MESSAGE_BYTES_MAX;
         let Some(descriptor) = self.descriptor_read(net, index, message).filter(sound) else {
             net.connection_fail(index, RequestError::Protocol);

@@ -67,6 +67,7 @@ impl From<SubmitError> for Fault {
             SubmitError::Again => Fault::Internal,
             SubmitError::Connection | SubmitError::RequestsMax => Fault::Usage,
             SubmitError::Region
+            | SubmitError::Device
             | SubmitError::Range
             | SubmitError::Group
             | SubmitError::TooLong => Fault::Argument,

@@ -1,0 +1,253 @@
+//! Memory of GPUs that an endpoint's user registers, and that of peers.
+//!
+//! Registration finds the GPU by the address, opens streams on it once, and keeps what another
+//! process needs to map each allocation. A helper thread hands that out, and maps what peers have,
+//! so that the data thread never waits for the driver ([`helper`]).
+
+extern crate std;
+
+mod helper;
+mod record;
+
+use super::error::RegisterError;
+use super::log::news;
+use crate::base::units::Bytes;
+use crate::connect::{Name, Socket, Trust, random};
+use crate::fabric::{Domain, MemoryKind, RailKey, Region};
+use crate::memory::cuda::vmm::range_of;
+use crate::memory::cuda::{CudaError, Gpu, LoadError, Place, Segment};
+use crate::memory::{Errno, WakeFd, threads};
+use crate::provider::copy_engine::{Exporter, GPUS_MAX, LaneError, Shared as Gpus};
+use crate::provider::shm::ShmDomain;
+use core::fmt;
+use helper::Helper;
+use std::collections::BTreeMap;
+use std::format;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::vec::Vec;
+
+/// Why memory of a GPU cannot be registered.
+#[derive(Debug)]
+pub(in crate::host) enum GpuError {
+    /// There is no driver.
+    Driver(LoadError),
+    /// The driver refused.
+    Cuda(CudaError),
+    /// It is not memory of a GPU.
+    Place(Place),
+    /// Its two ends lie in different places.
+    Torn,
+    /// No other process can map it.
+    NotExportable(CudaError),
+    /// More GPUs than there is room for.
+    Number(i32),
+    /// A GPU cannot be used.
+    Lanes(LaneError),
+    /// The helper thread cannot be started, or heard.
+    Helper(io::Error),
+}
+
+impl fmt::Display for GpuError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            GpuError::Driver(error) => error.fmt(f),
+            GpuError::Cuda(error) => error.fmt(f),
+            GpuError::Place(Place::Managed) => {
+                f.write_str("it is managed memory, which no other process can map: use cudaMalloc")
+            }
+            GpuError::Place(_) => {
+                f.write_str("it is memory of the host: register it with XTIE_MEMORY_HOST")
+            }
+            GpuError::Torn => f.write_str("it does not lie in memory of one GPU from end to end"),
+            GpuError::NotExportable(error) => write!(
+                f,
+                "no other process can map it ({error}): use cudaMalloc, ncclMemAlloc, or \
+                 cuMemCreate with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
+            ),
+            GpuError::Number(number) => {
+                write!(f, "it is of GPU {number}, and there is room for {GPUS_MAX}")
+            }
+            GpuError::Lanes(error) => write!(f, "its GPU cannot be used: {error}"),
+            GpuError::Helper(error) => write!(f, "no helper thread: {error}"),
+        }
+    }
+}
+
+impl From<CudaError> for GpuError {
+    fn from(error: CudaError) -> GpuError {
+        GpuError::Cuda(error)
+    }
+}
+
+/// A region as others may have it.
+#[derive(Debug)]
+struct Export {
+    start: u64,
+    bytes: u64,
+    segments: Vec<Segment>,
+}
+
+/// What the user's threads and the helper share.
+#[derive(Debug)]
+pub(super) struct Exports {
+    /// By the region's key.
+    regions: Mutex<BTreeMap<u64, Export>>,
+    /// Keys that peers have to be told about.
+    gone: Mutex<Vec<u64>>,
+    stop: AtomicBool,
+}
+
+/// The memory of GPUs of one endpoint.
+pub(in crate::host) struct GpuMemory {
+    gpus: Arc<Gpus>,
+    exports: Arc<Exports>,
+    trust: Trust,
+    domain: ShmDomain<'static>,
+    helper: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl GpuMemory {
+    /// Of an endpoint whose memory is known to `domain`, for peers that `trust` admits. Neither
+    /// the driver is loaded nor a thread started before memory of a GPU is registered.
+    pub fn new(domain: ShmDomain<'static>, trust: Trust) -> GpuMemory {
+        let gpus = Gpus::new();
+        let exports = Exports {
+            regions: Mutex::default(),
+            gone: Mutex::default(),
+            stop: AtomicBool::new(false),
+        };
+        let (gpus, exports) = (Arc::new(gpus), Arc::new(exports));
+        let domain = domain.with_gpus();
+        GpuMemory { gpus, exports, trust, domain, helper: Mutex::new(None) }
+    }
+
+    /// What the copy engine shares with this.
+    pub fn gpus(&self) -> &Arc<Gpus> {
+        &self.gpus
+    }
+
+    /// The number of the GPU that a range lies in, which can be used from now on, and the region's
+    /// allocations.
+    pub fn prepare(&self, address: u64, length: Bytes) -> Result<(u32, Vec<Segment>), GpuError> {
+        let library = crate::memory::cuda::Library::load().map_err(GpuError::Driver)?;
+        let last = address.checked_add(length.0).and_then(|end| end.checked_sub(1));
+        let (place, last) = (Place::of(library, address)?, last.ok_or(GpuError::Torn)?);
+        let Place::Device(number) = place else { return Err(GpuError::Place(place)) };
+        if Place::of(library, last)? != place {
+            return Err(GpuError::Torn);
+        }
+        let gpu = Arc::new(Gpu::at(library, number)?);
+        let segments = segments(&gpu, address, length.0)?;
+        let at = usize::try_from(number).ok().filter(|number| *number < GPUS_MAX);
+        helper::open_lanes(&self.gpus, at.ok_or(GpuError::Number(number))?, &gpu, &self.domain)?;
+        self.helper_start()?;
+        Ok((number as u32, segments))
+    }
+
+    /// A region was registered under `key`: peers may have it.
+    pub fn publish(&self, key: RailKey, address: u64, length: Bytes, segments: Vec<Segment>) {
+        let export = Export { start: address, bytes: length.0, segments };
+        locked(&self.exports.regions).insert(key.0, export);
+    }
+
+    /// A region was forgotten: peers are told.
+    pub fn withdraw(&self, key: RailKey) {
+        if locked(&self.exports.regions).remove(&key.0).is_some() {
+            locked(&self.exports.gone).push(key.0);
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = self.gpus.imports.wake() {
+            wake.ring();
+        }
+    }
+
+    fn helper_start(&self) -> Result<(), GpuError> {
+        let system = |errno: Errno| GpuError::Helper(io::Error::from_raw_os_error(errno.0));
+        let mut helper = locked(&self.helper);
+        if helper.is_some() {
+            return Ok(());
+        }
+        let exporter = Exporter {
+            name: random().map_err(GpuError::Helper)?,
+            secret: random().map_err(GpuError::Helper)?,
+        };
+        let listener = Socket::listen(&socket_of(exporter)).map_err(GpuError::Helper)?;
+        let wake = WakeFd::create().map_err(system)?;
+        let (gpus, exports) = (Arc::clone(&self.gpus), Arc::clone(&self.exports));
+        let mut work =
+            Helper::new(gpus, exports, listener, exporter, self.trust.clone(), self.domain);
+        self.gpus.imports.wake_set(wake);
+        *helper = Some(threads::start("crosstie-gpu", move || work.run()).map_err(system)?);
+        let _ = self.gpus.exporter.set(exporter);
+        Ok(())
+    }
+}
+
+impl Drop for GpuMemory {
+    fn drop(&mut self) {
+        self.exports.stop.store(true, Ordering::Release);
+        self.wake();
+        if let Some(helper) = locked(&self.helper).take() {
+            let _ = helper.join();
+        }
+    }
+}
+
+/// The socket of an exporter.
+fn socket_of(exporter: Exporter) -> Name {
+    let name = format!("crosstie-gpu-{:032x}", exporter.name);
+    Name::abstract_of(name.as_bytes()).expect("a short name")
+}
+
+/// The allocations that a range lies in.
+fn segments(gpu: &Arc<Gpu>, address: u64, length: u64) -> Result<Vec<Segment>, GpuError> {
+    let entered = gpu.enter()?;
+    let (mut at, mut all) = (address, Vec::new());
+    while at < address + length {
+        range_of(&entered, at)?;
+        let segment = Segment::of(&entered, at).map_err(GpuError::NotExportable)?;
+        at = segment.start + segment.bytes;
+        all.push(segment);
+    }
+    Ok(all)
+}
+
+/// Registers memory of a GPU with shared memory, under whose peers it moves.
+///
+/// # Safety
+/// - as `Shared::register`.
+pub(in crate::host) unsafe fn register(
+    memory: &GpuMemory,
+    address: u64,
+    length: Bytes,
+) -> Result<(Region, RailKey, Vec<Segment>), RegisterError> {
+    let (number, segments) = memory.prepare(address, length).map_err(|error| {
+        news::gpu_memory_refused(address, length.0, &error);
+        match error {
+            GpuError::Place(_) | GpuError::Driver(_) | GpuError::NotExportable(_) => {
+                RegisterError::Kind
+            }
+            GpuError::Torn => RegisterError::Range,
+            GpuError::Cuda(error) | GpuError::Lanes(LaneError::Cuda(error)) => {
+                RegisterError::Fabric(error.code as i32)
+            }
+            GpuError::Lanes(LaneError::System(errno)) => RegisterError::Fabric(errno.0),
+            GpuError::Number(_) => RegisterError::Full,
+            GpuError::Helper(error) => RegisterError::Fabric(error.raw_os_error().unwrap_or(0)),
+        }
+    })?;
+    let region = Region { address, length, kind: MemoryKind::Cuda(number) };
+    // SAFETY: the caller's promise is the domain's.
+    let key = unsafe { memory.domain.register(region) }?;
+    Ok((region, key, segments))
+}

@@ -1,0 +1,435 @@
+//! The engine: takes ops and notes, moves copies on, and reports what has ended.
+
+extern crate std;
+
+use super::chunks::{lent_to, piece_of};
+use super::fetch::{Fetch, Origin, Stage, Work};
+use super::keys::{handle_of, is_device};
+use super::lanes::{CELL_BYTES, Use};
+use super::lends::Lends;
+use super::note::{Outcome, Pull, Word};
+use super::peers::Link;
+use super::shared::Shared;
+use super::under::Under;
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::regions::RegionTable;
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Completion, DownCause, LocalSpan, OpError, OpErrorKind, OpId, PostError, Posted, RailKey,
+    RemoteSpan,
+};
+use crate::provider::events::Events;
+use crate::provider::notes::Note;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Copies under way at a time, all peers together.
+const FETCHES: usize = 512;
+/// Of these, most that wait for one peer to make them.
+const WRITES_MAX: u32 = 32;
+
+/// How many bytes came to memory of this process, by the way they took.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+#[repr(C)]
+pub struct Copied {
+    /// From GPU to GPU by a copy engine.
+    pub engine_bytes: u64,
+    /// From or to a GPU through pinned memory of the host.
+    pub staged_bytes: u64,
+}
+
+/// The data thread's part.
+#[derive(Debug)]
+pub struct CopyEngine<'m> {
+    shared: Arc<Shared>,
+    regions: RegionTable<'m>,
+    links: Vec<Link>,
+    fetches: Vec<Fetch>,
+    /// Numbers of records that are free, and of those that are in use, oldest first.
+    free: Vec<u16>,
+    used: Vec<u16>,
+    /// Copies that peers have asked for and that have no record yet.
+    asked: VecDeque<(PeerIndex, Pull)>,
+    lends: Lends,
+    /// Peers to which something is owed.
+    owing: Vec<u32>,
+    copied: Copied,
+}
+
+impl<'m> CopyEngine<'m> {
+    /// For so many peers, whose regions stand in `regions`.
+    pub fn new(shared: Arc<Shared>, regions: RegionTable<'m>, peers_max: u32) -> CopyEngine<'m> {
+        let count = peers_max as usize;
+        CopyEngine {
+            shared,
+            regions,
+            links: std::vec![Link::CLOSED; count],
+            fetches: std::vec![Fetch::FREE; FETCHES],
+            free: (0..FETCHES as u16).rev().collect(),
+            used: Vec::with_capacity(FETCHES),
+            asked: VecDeque::with_capacity(count * WRITES_MAX as usize),
+            lends: Lends::new(),
+            owing: Vec::with_capacity(count),
+            copied: Copied::default(),
+        }
+    }
+
+    /// How many bytes came, and how.
+    pub fn copied(&self) -> Copied {
+        self.copied
+    }
+
+    /// Whether nothing is under way.
+    #[inline(always)]
+    pub fn is_idle(&self) -> bool {
+        self.used.is_empty()
+            && self.owing.is_empty()
+            && self.asked.is_empty()
+            && self.lends.is_empty()
+    }
+
+    /// What this side has under way with a peer.
+    pub fn in_flight(&self, peer: PeerIndex) -> u32 {
+        self.links[peer.as_usize()].in_flight
+    }
+
+    /// Whether a peer is open.
+    pub fn has(&self, peer: PeerIndex) -> bool {
+        self.links[peer.as_usize()].is_open
+    }
+
+    /// A peer was opened that has a copy engine, too.
+    pub fn peer_open(&mut self, peer: PeerIndex) {
+        self.links[peer.as_usize()] = Link::OPEN;
+    }
+
+    /// It was closed, with nothing under way.
+    pub fn peer_close(&mut self, peer: PeerIndex) {
+        self.links[peer.as_usize()] = Link::CLOSED;
+        self.asked.retain(|(of, _)| *of != peer);
+        self.owing.retain(|of| *of != peer.0);
+    }
+
+    /// Reads the peer's memory.
+    pub fn read(
+        &mut self,
+        (id, peer): (OpId, PeerIndex),
+        target: LocalSpan,
+        source: RemoteSpan,
+    ) -> Result<Posted, PostError> {
+        self.begin(peer, Origin::Read(id), source, target)
+    }
+
+    /// Writes into the peer's memory: the peer is asked to copy.
+    pub fn write(
+        &mut self,
+        under: &mut dyn Under,
+        (id, peer, now): (OpId, PeerIndex, Instant),
+        source: LocalSpan,
+        (target, immediate): (RemoteSpan, Option<u32>),
+    ) -> Result<Posted, PostError> {
+        let link = &self.links[peer.as_usize()];
+        if !link.takes_ops() {
+            return Err(PostError::PeerDown);
+        }
+        if link.writes >= WRITES_MAX || self.free.len() < FETCHES / 4 {
+            return Err(PostError::Again);
+        }
+        let Some(region) = self.pin(source) else {
+            self.links[peer.as_usize()].writes += 1;
+            return self.refuse(peer, Origin::Write(id));
+        };
+        let number = self.free[self.free.len() - 1];
+        let serial = self.fetches[usize::from(number)].serial_next(number);
+        let spot = RemoteSpan { key: source.key(), address: source.address() };
+        let pull = Pull { serial, immediate, source: spot, length: source.length().0, target };
+        if !under.note_send(peer, &Word::Pull(pull).encode(), now) {
+            self.regions.pin(region, -1);
+            return Err(PostError::Again);
+        }
+        let fetch = self.take(peer, Origin::Write(id));
+        (fetch.serial, fetch.region, fetch.stage) = (serial, Some(region), Stage::Asked);
+        self.links[peer.as_usize()].writes += 1;
+        Ok(Posted::Pending)
+    }
+
+    /// Copies a message out of its slot, whose bytes `copy` puts where it is told, into a GPU.
+    pub fn received(
+        &mut self,
+        (id, peer): (OpId, PeerIndex),
+        target: LocalSpan,
+        copy: impl FnOnce(LocalSpan),
+    ) -> Result<Posted, PostError> {
+        let length = target.length().0;
+        if length > CELL_BYTES as u64 {
+            return Err(PostError::Unsupported);
+        }
+        if self.free.is_empty() {
+            return Err(PostError::Again);
+        }
+        let Some((gpu, region)) = self.gpu_of(target.key()).zip(self.pin(target)) else {
+            return self.refuse(peer, Origin::Received(id));
+        };
+        let shared = Arc::clone(&self.shared);
+        let cell = shared.lanes(gpu).and_then(|mut lanes| {
+            let cell = lanes.cell_take(Use::Fetch)?;
+            // SAFETY: the cell was just taken, and is filled within its bounds.
+            copy(unsafe { lanes.span(cell, length) });
+            Some(cell)
+        });
+        let Some(cell) = cell else {
+            self.regions.pin(region, -1);
+            return Err(PostError::Again);
+        };
+        let fetch = self.take(peer, Origin::Received(id));
+        (fetch.to, fetch.to_key, fetch.length) = (target.address(), target.key(), length);
+        (fetch.gpu, fetch.region, fetch.stage) = (gpu, Some(region), Stage::Staged);
+        fetch.chunks.fill_first(cell, length as u32);
+        Ok(Posted::Pending)
+    }
+
+    /// An op of the rail below has ended; whether it was one of ours.
+    #[inline]
+    pub fn piece_read(&mut self, id: OpId, is_ok: bool) -> bool {
+        let Some((number, place)) = piece_of(id) else { return false };
+        self.fetches[usize::from(number)].chunks.read_ended(place, is_ok);
+        true
+    }
+
+    /// Holds the end of a peer back until what was under way has ended. `false`: there is nothing.
+    #[inline]
+    pub fn peer_down(&mut self, peer: PeerIndex, cause: DownCause) -> bool {
+        let link = &mut self.links[peer.as_usize()];
+        link.is_down = true;
+        if link.in_flight == 0 {
+            return false;
+        }
+        link.down = Some(cause);
+        self.owe(peer);
+        true
+    }
+
+    /// Fences a peer: what waits ends, and what a GPU copies is waited for. `false`: nothing is
+    /// under way, and the fence is that of the rail below alone.
+    pub fn fence(&mut self, peer: PeerIndex, id: OpId, generation: RailGeneration) -> bool {
+        let link = &mut self.links[peer.as_usize()];
+        link.is_fenced = true;
+        self.asked.retain(|(of, _)| *of != peer);
+        if link.in_flight == 0 {
+            return false;
+        }
+        link.fence = Some((id, generation));
+        self.owe(peer);
+        true
+    }
+
+    fn owe(&mut self, peer: PeerIndex) {
+        if !self.owing.contains(&peer.0) {
+            self.owing.push(peer.0);
+        }
+    }
+
+    /// Begins a copy into our memory.
+    fn begin(
+        &mut self,
+        peer: PeerIndex,
+        origin: Origin,
+        source: RemoteSpan,
+        target: LocalSpan,
+    ) -> Result<Posted, PostError> {
+        if !self.links[peer.as_usize()].takes_ops() {
+            return Err(PostError::PeerDown);
+        }
+        if self.free.is_empty() {
+            return Err(PostError::Again);
+        }
+        let gpu = match is_device(target.key()) {
+            true => self.gpu_of(target.key()),
+            false => Some(self.shared.any_gpu()),
+        };
+        // from host to host is no copy of ours
+        let is_ours = is_device(target.key()) || is_device(source.key);
+        let pinned = gpu.filter(|_| is_ours).and_then(|gpu| Some((gpu, self.pin(target)?)));
+        let Some((gpu, region)) = pinned else { return self.refuse(peer, origin) };
+        let fetch = self.take(peer, origin);
+        (fetch.source, fetch.to, fetch.length) = (source, target.address(), target.length().0);
+        (fetch.to_key, fetch.region, fetch.gpu) = (target.key(), Some(region), gpu);
+        Ok(Posted::Pending)
+    }
+
+    /// Takes a record, which is there.
+    fn take(&mut self, peer: PeerIndex, origin: Origin) -> &mut Fetch {
+        let number = self.free.pop().expect("the caller has looked for one");
+        self.used.push(number);
+        self.links[peer.as_usize()].in_flight += 1;
+        let fetch = &mut self.fetches[usize::from(number)];
+        fetch.begin(peer, origin);
+        fetch
+    }
+
+    /// Accepts an op that ends with an error: a key names nothing. There is a record.
+    fn refuse(&mut self, peer: PeerIndex, origin: Origin) -> Result<Posted, PostError> {
+        self.take(peer, origin).stage = Stage::Ended(Outcome::Key);
+        Ok(Posted::Pending)
+    }
+
+    /// Pins the region of a span of ours; its place in the table.
+    fn pin(&self, span: LocalSpan) -> Option<u32> {
+        let handle = handle_of(span.key());
+        self.regions.hold(handle, span.address(), span.length().0).map(|_| handle.index)
+    }
+
+    /// The GPU that a region of ours lies in, if there is such a region.
+    fn gpu_of(&self, key: RailKey) -> Option<u8> {
+        let range = self.regions.get(handle_of(key))?;
+        range.tag.checked_sub(1).map(|gpu| gpu as u8)
+    }
+
+    /// Takes notes, moves everything on, and reports what has ended.
+    pub fn poll(&mut self, under: &mut dyn Under, out: &mut Events<'_>, now: Instant) {
+        let shared = Arc::clone(&self.shared);
+        let mut work = Work { shared: &shared, under, now };
+        while let Some((peer, note)) = work.under.note_take() {
+            if !self.heard(peer, &note, &mut work) {
+                work.under.fail(peer);
+            }
+        }
+        if self.is_idle() {
+            return;
+        }
+        self.asked_begin();
+        let mut at = 0;
+        while at < self.used.len() {
+            let number = self.used[at];
+            let fetch = &mut self.fetches[usize::from(number)];
+            fetch.advance(number, &mut self.links[fetch.peer.as_usize()], &mut work);
+            if self.report(number, out, &mut work) {
+                self.used.remove(at);
+                self.free.push(number);
+            } else {
+                at += 1;
+            }
+        }
+        self.lends.advance(self.regions, &mut self.links, &mut work);
+        shared.flush();
+        let exporter = shared.exporter.get().copied();
+        let links = &mut self.links;
+        self.owing.retain(|peer| {
+            let link = &mut links[*peer as usize];
+            !link.pay(work.under, PeerIndex(*peer), exporter, (&mut *out, now))
+        });
+    }
+
+    /// Gives records to copies that peers have asked for.
+    fn asked_begin(&mut self) {
+        while let Some(&(peer, pull)) = self.asked.front() {
+            // SAFETY: `pin` finds out whether the range lies in a region, whose registrant has
+            // vouched for it, or the op ends with an error.
+            let target =
+                unsafe { LocalSpan::new(pull.target.address, Bytes(pull.length), pull.target.key) };
+            let origin = Origin::Asked { serial: pull.serial, immediate: pull.immediate };
+            match self.begin(peer, origin, pull.source, target) {
+                Err(PostError::Again) => return,
+                Err(PostError::PeerDown | PostError::Unsupported) | Ok(_) => {
+                    self.asked.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Takes in a note. `false`: it breaks the format.
+    fn heard(&mut self, peer: PeerIndex, note: &Note, work: &mut Work<'_>) -> bool {
+        let link = &mut self.links[peer.as_usize()];
+        if link.is_fenced || !link.is_open {
+            return true;
+        }
+        match Word::decode(note) {
+            Some(Word::Where) => {
+                link.owes_answer = true;
+                self.owe(peer);
+                true
+            }
+            Some(Word::Here(exporter)) => {
+                link.exporter = Some(exporter);
+                true
+            }
+            Some(Word::Pull(pull)) => {
+                self.asked.push_back((peer, pull));
+                true
+            }
+            Some(Word::Pulled { serial, outcome }) => {
+                let fetch = self.fetches.get_mut(usize::from(serial as u16));
+                let fetch = fetch.filter(|it| it.peer == peer && it.awaits(serial));
+                fetch.map(|fetch| fetch.stage = Stage::Ended(outcome)).is_some()
+            }
+            Some(Word::Lend { serial, source, length }) => {
+                link.in_flight += 1;
+                self.lends.ask(peer, serial, source, length)
+            }
+            Some(Word::Lent { serial, outcome, place }) => {
+                let (number, piece) = lent_to(serial);
+                let fetch = self.fetches.get_mut(usize::from(number));
+                let fetch = fetch.filter(|it| it.peer == peer);
+                fetch.is_some_and(|fetch| fetch.chunks.lent(piece, outcome, place))
+            }
+            Some(Word::Free { serial }) => self.lends.free(peer, serial, work),
+            None => false,
+        }
+    }
+
+    /// Reports a copy that has ended; whether its record is free.
+    fn report(&mut self, number: u16, out: &mut Events<'_>, work: &mut Work<'_>) -> bool {
+        let fetch = &mut self.fetches[usize::from(number)];
+        let (peer, Stage::Ended(outcome)) = (fetch.peer, fetch.stage) else { return false };
+        if let Some(region) = fetch.region.take() {
+            self.regions.pin(region, -1);
+        }
+        if let Some(import) = fetch.import.take() {
+            work.shared.imports.release(import);
+        }
+        let link = &mut self.links[peer.as_usize()];
+        match fetch.origin {
+            Origin::Read(id) | Origin::Received(id) | Origin::Write(id) => {
+                if !out.has_room() {
+                    return false;
+                }
+                out.push(Completion::Done { peer, id, result: result_of(outcome) });
+            }
+            Origin::Asked { serial, immediate } if link.takes_ops() => {
+                let immediate = immediate.filter(|_| outcome == Outcome::Success);
+                let told = Word::Pulled { serial, outcome }.encode();
+                if (immediate.is_some() && !out.has_room())
+                    || !work.under.note_send(peer, &told, work.now)
+                {
+                    return false;
+                }
+                if let Some(immediate) = immediate {
+                    out.push(Completion::Immediate { peer, immediate });
+                }
+            }
+            Origin::Asked { .. } => {}
+        }
+        let is_write = matches!(fetch.origin, Origin::Write(_));
+        if outcome == Outcome::Success && !is_write {
+            match fetch.is_by_engine() {
+                true => self.copied.engine_bytes += fetch.length,
+                false => self.copied.staged_bytes += fetch.length,
+            }
+        }
+        link.writes -= u32::from(is_write);
+        link.in_flight -= 1;
+        true
+    }
+}
+
+fn result_of(outcome: Outcome) -> Result<(), OpError> {
+    let (kind, code) = match outcome {
+        Outcome::Success => return Ok(()),
+        Outcome::Key => (OpErrorKind::Key, 0),
+        Outcome::Failed(code) => (OpErrorKind::Fabric, code),
+        Outcome::PeerDown => (OpErrorKind::PeerDown, 0),
+        Outcome::Canceled => (OpErrorKind::Canceled, 0),
+    };
+    Err(OpError { kind, code })
+}

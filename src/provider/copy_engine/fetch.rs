@@ -1,0 +1,221 @@
+//! The record of one copy, and how it moves on.
+
+use super::chunks::{Chunks, Tools, Whole};
+use super::imports::{Look, Wanted};
+use super::keys::is_device;
+use super::lanes::{Mark, Progress};
+use super::note::Outcome;
+use super::peers::Link;
+use super::shared::Shared;
+use super::under::Under;
+use crate::base::ids::PeerIndex;
+use crate::base::units::Instant;
+use crate::fabric::{OpId, RailKey, RemoteSpan};
+
+/// Who wants a copy.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Origin {
+    /// A read of ours.
+    Read(OpId),
+    /// A message in a slot.
+    Received(OpId),
+    /// A write of ours, which the peer carries out.
+    Write(OpId),
+    /// A write of the peer's: its number for it, and what is reported when the bytes are there.
+    Asked { serial: u32, immediate: Option<u32> },
+}
+
+/// How far it is.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Stage {
+    /// It has not begun.
+    New,
+    /// The peer has been asked to copy.
+    Asked,
+    /// The peer's memory is being mapped.
+    Mapping,
+    /// A stream copies.
+    Flying(Mark),
+    /// It goes piece by piece.
+    Staged,
+    /// It has ended.
+    Ended(Outcome),
+}
+
+/// One copy.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Fetch {
+    pub origin: Origin,
+    pub peer: PeerIndex,
+    pub stage: Stage,
+    /// Which use of this record it is: for the peer's answer.
+    pub serial: u32,
+    /// The peer's memory.
+    pub source: RemoteSpan,
+    /// Our memory.
+    pub to: u64,
+    pub to_key: RailKey,
+    pub length: u64,
+    /// The GPU whose streams copy.
+    pub gpu: u8,
+    /// Our region, which is pinned.
+    pub region: Option<u32>,
+    /// The entry of the peer's memory, which is held.
+    pub import: Option<u32>,
+    /// Where the source lies here, once it is mapped.
+    from: Option<u64>,
+    /// Whether the peer has to copy the source out.
+    is_lent: bool,
+    pub chunks: Chunks,
+}
+
+/// What copies are moved on with.
+pub(super) struct Work<'a> {
+    pub shared: &'a Shared,
+    pub under: &'a mut dyn Under,
+    pub now: Instant,
+}
+
+impl Fetch {
+    /// Not in use.
+    pub const FREE: Fetch = Fetch {
+        origin: Origin::Read(OpId(0)),
+        peer: PeerIndex(0),
+        stage: Stage::New,
+        serial: 0,
+        source: RemoteSpan { key: RailKey(0), address: 0 },
+        to: 0,
+        to_key: RailKey(0),
+        length: 0,
+        gpu: 0,
+        region: None,
+        import: None,
+        from: None,
+        is_lent: false,
+        chunks: Chunks::NONE,
+    };
+
+    /// Begins a use of the record.
+    pub fn begin(&mut self, peer: PeerIndex, origin: Origin) {
+        *self = Fetch { peer, origin, serial: self.serial, ..Fetch::FREE };
+    }
+
+    /// What the next write that has this record, of that number, is called at the peer.
+    pub const fn serial_next(&self, number: u16) -> u32 {
+        (self.serial >> 16).wrapping_add(1) << 16 | number as u32
+    }
+
+    /// Whether it waits for the peer's answer of that serial.
+    pub fn awaits(&self, serial: u32) -> bool {
+        self.serial == serial && matches!(self.stage, Stage::Asked)
+    }
+
+    /// Whether the bytes went from GPU to GPU without the host.
+    pub fn is_by_engine(&self) -> bool {
+        is_device(self.to_key) && self.from.is_some()
+    }
+
+    /// Moves it on.
+    pub fn advance(&mut self, number: u16, link: &mut Link, work: &mut Work<'_>) {
+        let stopped = match (link.is_fenced, link.is_down) {
+            (true, _) => Some(Outcome::Canceled),
+            (false, true) => Some(Outcome::PeerDown),
+            (false, false) => None,
+        };
+        self.stage = match (self.stage, stopped) {
+            (stage @ Stage::Ended(_), _) | (stage @ Stage::Asked, None) => stage,
+            (Stage::New | Stage::Mapping | Stage::Asked, Some(outcome)) => Stage::Ended(outcome),
+            (Stage::New, None) => self.begin_moving(link, work),
+            (Stage::Mapping, None) => self.look_at_import(work),
+            (Stage::Flying(mark), _) => self.look_at_stream(mark, work),
+            (Stage::Staged, stopped) => self.advance_pieces(number, stopped, work),
+        };
+    }
+
+    /// Begins: asks for the peer's memory, or reads it.
+    fn begin_moving(&mut self, link: &mut Link, work: &mut Work<'_>) -> Stage {
+        if !is_device(self.source.key) {
+            return Stage::Staged;
+        }
+        // who uses no GPU has no thread that maps
+        if !work.under.is_near(self.peer) || work.shared.imports.wake().is_none() {
+            self.is_lent = true;
+            return Stage::Staged;
+        }
+        let Some(exporter) = link.exporter_ask(work.under, self.peer, work.now) else {
+            return Stage::New;
+        };
+        if exporter.name == 0 {
+            return Stage::Ended(Outcome::Key); // the peer has no memory of GPUs
+        }
+        let wanted = Wanted { exporter, key: self.source.key.0, gpu: self.gpu.into() };
+        self.import = work.shared.imports.hold(&wanted);
+        if self.import.is_some() { Stage::Mapping } else { Stage::New }
+    }
+
+    /// The peer's memory is mapped, or not yet, or cannot be.
+    fn look_at_import(&mut self, work: &mut Work<'_>) -> Stage {
+        let Some(import) = self.import else { return Stage::New };
+        let mapped = match work.shared.imports.look(import) {
+            Look::Pending => return Stage::Mapping,
+            Look::Failed(_) => {
+                // without access the peer copies it out for us, if there is such a region
+                self.is_lent = true;
+                return Stage::Staged;
+            }
+            Look::Ready(mapped) => mapped,
+        };
+        let offset = self.source.address.wrapping_sub(mapped.theirs);
+        if offset > mapped.length || self.length > mapped.length - offset {
+            return Stage::Ended(Outcome::Key);
+        }
+        let from = mapped.ours + offset;
+        self.from = Some(from);
+        if !is_device(self.to_key) {
+            return Stage::Staged;
+        }
+        let Some(mut lanes) = work.shared.lanes(self.gpu) else {
+            return Stage::Ended(Outcome::Failed(-libc::ENODEV));
+        };
+        // SAFETY: the source lies in an entry that is held, the target in a region that is pinned,
+        // both until the copy was reported.
+        match unsafe { lanes.copy(self.to, from, self.length) } {
+            Ok(mark) => Stage::Flying(mark),
+            Err(error) => Stage::Ended(Outcome::Failed(error.code as i32)),
+        }
+    }
+
+    fn look_at_stream(&self, mark: Mark, work: &Work<'_>) -> Stage {
+        match work.shared.lanes(self.gpu).map(|lanes| lanes.progress(mark)) {
+            Some(Progress::Flying) => Stage::Flying(mark),
+            Some(Progress::Done) => Stage::Ended(Outcome::Success),
+            Some(Progress::Failed(code)) => Stage::Ended(Outcome::Failed(code)),
+            None => Stage::Ended(Outcome::Failed(-libc::ENODEV)),
+        }
+    }
+
+    fn advance_pieces(
+        &mut self,
+        number: u16,
+        stopped: Option<Outcome>,
+        work: &mut Work<'_>,
+    ) -> Stage {
+        let whole = Whole {
+            peer: self.peer,
+            number,
+            source: self.source,
+            length: self.length,
+            from: self.from,
+            is_lent: self.is_lent,
+            to: self.to,
+            to_key: self.to_key,
+            into_gpu: is_device(self.to_key),
+        };
+        let mut lanes = work.shared.lanes(self.gpu);
+        let mut tools = Tools { under: work.under, lanes: lanes.as_deref_mut(), now: work.now };
+        match self.chunks.advance(&whole, &mut tools, stopped) {
+            Some(outcome) => Stage::Ended(outcome),
+            None => Stage::Staged,
+        }
+    }
+}

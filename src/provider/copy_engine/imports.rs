@@ -1,0 +1,232 @@
+//! The table of other processes' GPU memory that is mapped here.
+//!
+//! The data thread asks for an entry and uses it; a helper thread, which may block in the driver,
+//! fills and ends it.
+
+extern crate std;
+
+use super::note::Exporter;
+use crate::memory::WakeFd;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::vec::Vec;
+
+/// Regions of peers that may be mapped at a time, by one endpoint.
+const ENTRIES: usize = 2048;
+
+// What an entry is.
+const FREE: u32 = 0;
+const WANTED: u32 = 1;
+const READY: u32 = 2;
+const FAILED: u32 = 3;
+/// The owner has forgotten it: it goes once nobody uses it.
+const GONE: u32 = 4;
+
+/// Whose memory, and for which GPU of ours.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Wanted {
+    /// The owner.
+    pub exporter: Exporter,
+    /// What it calls the region.
+    pub key: u64,
+    /// The GPU that will reach it, by number.
+    pub gpu: u32,
+}
+
+/// Where mapped memory is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Mapped {
+    /// Address of the region's first byte at its owner.
+    pub theirs: u64,
+    /// The same byte here.
+    pub ours: u64,
+    /// Bytes of the region.
+    pub length: u64,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    state: AtomicU32,
+    /// Copies that use it; the data thread counts.
+    users: AtomicU32,
+    code: AtomicI32,
+    theirs: AtomicU64,
+    ours: AtomicU64,
+    length: AtomicU64,
+    wanted: Mutex<Wanted>,
+}
+
+/// What an entry says.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Look {
+    /// It is being mapped.
+    Pending,
+    /// It is mapped.
+    Ready(Mapped),
+    /// It cannot be mapped: the driver's code, or an errno below 0.
+    Failed(i32),
+}
+
+/// The table, which the two threads share.
+#[derive(Debug)]
+pub struct Imports {
+    entries: Vec<Entry>,
+    /// Entries that are to be mapped.
+    queue: Mutex<Vec<u32>>,
+    wake: OnceLock<WakeFd>,
+}
+
+impl Default for Imports {
+    fn default() -> Imports {
+        Imports::new()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Imports {
+    /// An empty table.
+    pub fn new() -> Imports {
+        let entries = (0..ENTRIES).map(|_| Entry::default()).collect();
+        Imports { entries, queue: Mutex::new(Vec::with_capacity(ENTRIES)), wake: OnceLock::new() }
+    }
+
+    /// What wakes the helper thread, if there is one.
+    pub fn wake(&self) -> Option<&WakeFd> {
+        self.wake.get()
+    }
+
+    /// There is a helper thread from now on, which this wakes.
+    pub fn wake_set(&self, wake: WakeFd) {
+        let _ = self.wake.set(wake);
+    }
+
+    fn ring(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake.ring();
+        }
+    }
+
+    /// The data thread wants to use an entry: counts it as a user. `None`: the table is full of
+    /// entries in use.
+    pub fn hold(&self, wanted: &Wanted) -> Option<u32> {
+        let first = (wanted.key ^ wanted.exporter.name as u64 ^ u64::from(wanted.gpu)) as usize;
+        let mut free = None;
+        for step in 0..ENTRIES {
+            let at = first.wrapping_add(step) % ENTRIES;
+            let entry = &self.entries[at];
+            match entry.state.load(Ordering::Acquire) {
+                // what was mapped behind a place that is free now is mapped once more
+                FREE => {
+                    free = Some(at);
+                    break;
+                }
+                GONE => {}
+                _ if *locked(&entry.wanted) == *wanted => {
+                    // [hold]: our count before our look
+                    entry.users.fetch_add(1, Ordering::SeqCst);
+                    if !matches!(entry.state.load(Ordering::SeqCst), GONE | FREE) {
+                        return Some(at as u32);
+                    }
+                    entry.users.fetch_sub(1, Ordering::SeqCst);
+                }
+                _ => {}
+            }
+        }
+        let at = free?;
+        let entry = &self.entries[at];
+        *locked(&entry.wanted) = *wanted;
+        entry.users.store(1, Ordering::SeqCst);
+        entry.state.store(WANTED, Ordering::SeqCst);
+        locked(&self.queue).push(at as u32);
+        self.ring();
+        Some(at as u32)
+    }
+
+    /// What became of an entry that is held.
+    #[inline]
+    pub fn look(&self, entry: u32) -> Look {
+        let entry = &self.entries[entry as usize];
+        match entry.state.load(Ordering::Acquire) {
+            WANTED => Look::Pending,
+            _ if entry.code.load(Ordering::Relaxed) != 0 => {
+                Look::Failed(entry.code.load(Ordering::Relaxed))
+            }
+            _ => Look::Ready(Mapped {
+                theirs: entry.theirs.load(Ordering::Relaxed),
+                ours: entry.ours.load(Ordering::Relaxed),
+                length: entry.length.load(Ordering::Relaxed),
+            }),
+        }
+    }
+
+    /// The data thread uses an entry no more.
+    pub fn release(&self, entry: u32) {
+        let entry = &self.entries[entry as usize];
+        let users = entry.users.fetch_sub(1, Ordering::SeqCst) - 1;
+        if users == 0 && matches!(entry.state.load(Ordering::SeqCst), GONE | FAILED) {
+            self.ring(); // the helper takes it out
+        }
+    }
+
+    /// For the helper: entries that are to be mapped.
+    pub fn wanted(&self) -> Vec<(u32, Wanted)> {
+        let taken: Vec<u32> = locked(&self.queue).drain(..).collect();
+        let of = |at: u32| (at, *locked(&self.entries[at as usize].wanted));
+        taken.into_iter().map(of).collect()
+    }
+
+    /// For the helper: an entry is mapped, or cannot be, with a code that is not 0.
+    pub fn answer(&self, entry: u32, result: Result<Mapped, i32>) {
+        let entry = &self.entries[entry as usize];
+        match result {
+            Ok(mapped) => {
+                entry.theirs.store(mapped.theirs, Ordering::Relaxed);
+                entry.ours.store(mapped.ours, Ordering::Relaxed);
+                entry.length.store(mapped.length, Ordering::Relaxed);
+                entry.code.store(0, Ordering::Relaxed);
+                entry.state.store(READY, Ordering::SeqCst);
+            }
+            Err(code) => {
+                entry.code.store(code, Ordering::Relaxed);
+                entry.state.store(FAILED, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// For the helper: the owner has forgotten a region, or has ended (`key` is `None`).
+    pub fn forget(&self, exporter: Exporter, key: Option<u64>) {
+        for entry in &self.entries {
+            let state = entry.state.load(Ordering::SeqCst);
+            let wanted = *locked(&entry.wanted);
+            let is_meant = wanted.exporter == exporter && key.is_none_or(|key| key == wanted.key);
+            match state {
+                READY if is_meant => entry.state.store(GONE, Ordering::SeqCst),
+                WANTED if is_meant => {
+                    entry.code.store(-libc::ECONNRESET, Ordering::Relaxed);
+                    entry.state.store(FAILED, Ordering::SeqCst);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// For the helper: frees entries that are over and that nobody uses; their numbers.
+    pub fn sweep(&self) -> Vec<u32> {
+        let mut swept = Vec::new();
+        for (at, entry) in self.entries.iter().enumerate() {
+            let state = entry.state.load(Ordering::SeqCst);
+            if state == FAILED {
+                entry.state.store(GONE, Ordering::SeqCst);
+            }
+            // [hold]: GONE was stored before this look
+            if matches!(state, GONE | FAILED) && entry.users.load(Ordering::SeqCst) == 0 {
+                entry.state.store(FREE, Ordering::SeqCst);
+                swept.push(at as u32);
+            }
+        }
+        swept
+    }
+}

@@ -1,0 +1,239 @@
+//! One GPU as the copy engine uses it: streams, and pinned memory to copy through.
+
+extern crate std;
+
+use crate::base::units::Bytes;
+use crate::fabric::{LocalSpan, RailKey};
+use crate::memory::cuda::{CudaError, Gpu, Marked, Pinned};
+use crate::memory::{Errno, Reserve};
+use core::fmt;
+use core::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+/// Streams that copy between devices: a second one gains a fifth, a third one nothing (H200).
+const PEERS: usize = 2;
+/// The streams that copy to and from the host.
+const IN: usize = PEERS;
+const OUT: usize = PEERS + 1;
+const STREAMS: usize = PEERS + 2;
+
+/// Cells that bytes are copied through.
+pub const CELLS: usize = 32;
+/// Bytes of each.
+pub const CELL_BYTES: usize = 256 << 10;
+/// The words of markers stand before the cells.
+const WORDS_BYTES: usize = 4096;
+/// Bytes of pinned memory that each GPU costs.
+const PINNED_BYTES: usize = WORDS_BYTES + CELLS * CELL_BYTES;
+
+/// The memory of all GPUs' cells: address space, of which each GPU that is opened pins its part.
+#[derive(Debug)]
+pub struct Cells {
+    memory: Reserve,
+    /// What shared memory calls it.
+    key: RailKey,
+}
+
+impl Cells {
+    /// Address space for so many GPUs.
+    pub fn create(gpus: usize) -> Result<Cells, Errno> {
+        Ok(Cells { memory: Reserve::create(gpus * PINNED_BYTES)?, key: RailKey(0) })
+    }
+
+    /// Where it lies, for registration as host memory.
+    pub fn span(&self) -> (u64, Bytes) {
+        (self.memory.start() as u64, Bytes::of(self.memory.length()))
+    }
+
+    /// What shared memory calls it.
+    pub fn key_set(&mut self, key: RailKey) {
+        self.key = key;
+    }
+}
+
+/// Why a GPU cannot be used.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum LaneError {
+    /// The driver refused.
+    Cuda(CudaError),
+    /// There is no host memory for it.
+    System(Errno),
+}
+
+impl fmt::Display for LaneError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            LaneError::Cuda(error) => error.fmt(f),
+            LaneError::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<CudaError> for LaneError {
+    fn from(error: CudaError) -> LaneError {
+        LaneError::Cuda(error)
+    }
+}
+
+// SAFETY: the pointer is to cells, which one thread at a time uses.
+unsafe impl Send for Lanes {}
+
+/// The streams of one GPU. The data thread alone uses them.
+#[derive(Debug)]
+pub struct Lanes {
+    // dropped before the words that they write, and those before the memory
+    streams: [Marked; STREAMS],
+    _pinned: Pinned,
+    start: *mut u8,
+    gpu: Arc<Gpu>,
+    /// What shared memory calls the cells.
+    key: RailKey,
+    /// A bit for each cell that is in use.
+    used: u32,
+}
+
+/// The number that a stream reaches when a copy is done.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Mark {
+    stream: u8,
+    number: u64,
+}
+
+/// What a cell is for.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Use {
+    /// Bytes for us.
+    Fetch,
+    /// Bytes of ours that a peer reads.
+    Lend,
+}
+
+/// What became of a copy.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Progress {
+    /// It is under way.
+    Flying,
+    /// All bytes are there.
+    Done,
+    /// The GPU does nothing any more, with the driver's code.
+    Failed(i32),
+}
+
+impl Lanes {
+    /// Makes streams of the highest priority, and pins the part of the cells that is of this
+    /// `number`. Control path.
+    ///
+    /// # Safety
+    /// - the cells stay until the lanes are dropped, and there is one value of each number.
+    pub unsafe fn new(gpu: Arc<Gpu>, number: usize, cells: &Cells) -> Result<Lanes, LaneError> {
+        assert!((number + 1) * PINNED_BYTES <= cells.memory.length());
+        let start = cells.memory.start().wrapping_add(number * PINNED_BYTES);
+        // SAFETY: mapped until the registration is dropped (this function's contract).
+        let pinned = unsafe { Pinned::new(&gpu, start, PINNED_BYTES) }?;
+        let stream = |n: usize| {
+            let word = start.wrapping_add(n * 64).cast::<AtomicU64>();
+            // SAFETY: a pinned word of its own, zero as fresh memory is; it outlives the stream
+            // (order of the fields).
+            unsafe { Marked::new(&gpu, word, pinned.device() + n as u64 * 64) }
+        };
+        let streams = [stream(0)?, stream(1)?, stream(IN)?, stream(OUT)?];
+        Ok(Lanes { streams, _pinned: pinned, start, gpu, key: cells.key, used: 0 })
+    }
+
+    fn cell(&self, cell: u8) -> *mut u8 {
+        self.start.wrapping_add(WORDS_BYTES + usize::from(cell) * CELL_BYTES)
+    }
+
+    /// The first bytes of a cell.
+    ///
+    /// # Safety
+    /// - the caller has taken the cell, and uses the span within its hold.
+    pub unsafe fn span(&self, cell: u8, length: u64) -> LocalSpan {
+        assert!(length <= CELL_BYTES as u64);
+        // SAFETY: a cell lies in the region of the key.
+        unsafe { LocalSpan::new(self.cell(cell) as u64, Bytes(length), self.key) }
+    }
+
+    /// Takes a cell. Each use has half of them, so that two processes which wait for each other's
+    /// pieces never wait for room.
+    pub fn cell_take(&mut self, what: Use) -> Option<u8> {
+        let half = CELLS as u32 / 2;
+        let first = if what == Use::Lend { half } else { 0 };
+        let cell = first + (self.used >> first).trailing_ones();
+        if cell >= first + half {
+            return None;
+        }
+        self.used |= 1 << cell;
+        Some(cell as u8)
+    }
+
+    /// Gives a cell back.
+    pub fn cell_give(&mut self, cell: u8) {
+        self.used &= !(1 << cell);
+    }
+
+    /// Posts a copy between device addresses.
+    ///
+    /// # Safety
+    /// - both ranges are mapped, and stay so until the mark is reached.
+    pub unsafe fn copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<Mark, CudaError> {
+        let entered = self.gpu.enter()?;
+        let least = (0..PEERS).min_by_key(|n| self.streams[*n].depth()).unwrap_or(0);
+        // SAFETY: by this function's contract.
+        unsafe { self.streams[least].copy(&entered, to, from, bytes as usize) };
+        Ok(Mark { stream: least as u8, number: self.streams[least].number() })
+    }
+
+    /// Posts a copy out of a cell.
+    ///
+    /// # Safety
+    /// - `to` is mapped, and the cell is kept as it is, until the mark is reached.
+    pub unsafe fn copy_in(&mut self, to: u64, cell: u8, bytes: u64) -> Result<Mark, CudaError> {
+        let from = self.cell(cell);
+        let entered = self.gpu.enter()?;
+        // SAFETY: a pinned cell; by this function's contract.
+        unsafe { self.streams[IN].copy_in(&entered, to, from, bytes as usize) };
+        Ok(Mark { stream: IN as u8, number: self.streams[IN].number() })
+    }
+
+    /// Posts a copy into a cell.
+    ///
+    /// # Safety
+    /// - `from` is mapped, and nobody else uses the cell, until the mark is reached.
+    pub unsafe fn copy_out(&mut self, cell: u8, from: u64, bytes: u64) -> Result<Mark, CudaError> {
+        let to = self.cell(cell);
+        let entered = self.gpu.enter()?;
+        // SAFETY: a pinned cell; by this function's contract.
+        unsafe { self.streams[OUT].copy_out(&entered, to, from, bytes as usize) };
+        Ok(Mark { stream: OUT as u8, number: self.streams[OUT].number() })
+    }
+
+    /// What became of a copy.
+    #[inline]
+    pub fn progress(&self, mark: Mark) -> Progress {
+        let stream = &self.streams[usize::from(mark.stream)];
+        match stream.broken() {
+            Some(error) => Progress::Failed(error.code as i32),
+            None if stream.reached() >= mark.number => Progress::Done,
+            None => Progress::Flying,
+        }
+    }
+
+    /// Posts what waits, with the markers behind it.
+    pub fn flush(&mut self) {
+        let waits = |stream: &Marked| stream.is_waiting();
+        if !self.streams.iter().any(waits) {
+            return;
+        }
+        if let Ok(entered) = self.gpu.enter() {
+            self.streams.iter_mut().for_each(|stream| stream.flush(&entered));
+        }
+    }
+
+    /// Asks the driver whether the GPU has failed. *Cost*: a call for each stream.
+    pub fn look_for_fault(&mut self) {
+        if let Ok(entered) = self.gpu.enter() {
+            self.streams.iter_mut().for_each(|stream| stream.look_for_fault(&entered));
+        }
+    }
+}

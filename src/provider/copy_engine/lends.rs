@@ -1,0 +1,185 @@
+//! Pieces of our GPUs' memory that peers cannot map: we copy them out, and they read them.
+
+use super::fetch::Work;
+use super::keys::handle_of;
+use super::lanes::{CELL_BYTES, Mark, Progress, Use};
+use super::note::{Outcome, Word};
+use super::peers::Link;
+use crate::base::ids::PeerIndex;
+use crate::base::regions::RegionTable;
+use crate::fabric::RemoteSpan;
+use std::vec::Vec;
+
+extern crate std;
+
+/// Pieces that may be asked for at a time, all peers together. A peer asks for four of each copy.
+const LENDS_MAX: usize = 4096;
+
+/// One piece.
+#[derive(Copy, Clone, Debug)]
+struct Lend {
+    peer: PeerIndex,
+    /// The peer's number for it.
+    serial: u32,
+    source: RemoteSpan,
+    length: u64,
+    at: At,
+}
+
+/// How far it is.
+#[derive(Copy, Clone, Debug)]
+enum At {
+    /// It was asked for.
+    New,
+    /// A stream copies it out of the region into a cell.
+    Flying { gpu: u8, cell: u8, region: u32, mark: Mark },
+    /// The peer is to be told, and what.
+    Telling { gpu: u8, cell: Option<u8>, outcome: Outcome },
+    /// The peer reads it.
+    Held { gpu: u8, cell: u8 },
+    /// It is over.
+    Over,
+}
+
+/// All pieces.
+#[derive(Debug)]
+pub(super) struct Lends(Vec<Lend>);
+
+impl Lends {
+    /// None; room for some.
+    pub fn new() -> Lends {
+        Lends(Vec::with_capacity(LENDS_MAX))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A peer asks for a piece. `false`: for too many, or for too much.
+    pub fn ask(&mut self, peer: PeerIndex, serial: u32, source: RemoteSpan, length: u64) -> bool {
+        let fits = self.0.len() < LENDS_MAX && length <= CELL_BYTES as u64;
+        if fits {
+            self.0.push(Lend { peer, serial, source, length, at: At::New });
+        }
+        fits
+    }
+
+    /// A peer has read a piece. `false`: it has none of that number.
+    pub fn free(&mut self, peer: PeerIndex, serial: u32, work: &Work<'_>) -> bool {
+        let of = |lend: &&mut Lend| {
+            lend.peer == peer && lend.serial == serial && matches!(lend.at, At::Held { .. })
+        };
+        let Some(lend) = self.0.iter_mut().find(of) else { return false };
+        lend.give_back(work);
+        true
+    }
+
+    /// Moves all on. Of peers that are down, fenced or closed nothing stays but what a stream is
+    /// about to copy. Each that is over counts in its peer's `in_flight` no more.
+    pub fn advance(
+        &mut self,
+        regions: RegionTable<'_>,
+        links: &mut [Link],
+        work: &mut Work<'_>,
+    ) -> bool {
+        let mut moved = false;
+        self.0.retain_mut(|lend| {
+            let link = &mut links[lend.peer.as_usize()];
+            lend.advance(regions, link.takes_ops(), work);
+            let is_over = matches!(lend.at, At::Over);
+            link.in_flight -= u32::from(is_over);
+            moved |= is_over;
+            !is_over
+        });
+        moved
+    }
+}
+
+impl Lend {
+    fn advance(&mut self, regions: RegionTable<'_>, is_wanted: bool, work: &mut Work<'_>) {
+        match self.at {
+            At::New if is_wanted => self.begin(regions, work),
+            At::New => self.at = At::Over,
+            At::Flying { gpu, cell, region, mark } => {
+                let progress = work.shared.lanes(gpu).map(|lanes| lanes.progress(mark));
+                let outcome = match progress {
+                    Some(Progress::Flying) => return,
+                    Some(Progress::Done) => Outcome::Success,
+                    Some(Progress::Failed(code)) => Outcome::Failed(code),
+                    None => Outcome::Failed(-libc::ENODEV),
+                };
+                regions.pin(region, -1);
+                self.at = At::Telling { gpu, cell: Some(cell), outcome };
+                self.tell(is_wanted, work);
+            }
+            At::Telling { .. } => self.tell(is_wanted, work),
+            At::Held { .. } if !is_wanted => self.give_back(work),
+            At::Held { .. } | At::Over => {}
+        }
+    }
+
+    fn begin(&mut self, regions: RegionTable<'_>, work: &mut Work<'_>) {
+        let handle = handle_of(self.source.key);
+        let gpu = regions.get(handle).and_then(|range| range.tag.checked_sub(1));
+        let refused = At::Telling { gpu: 0, cell: None, outcome: Outcome::Key };
+        let Some(mut lanes) = gpu.and_then(|gpu| work.shared.lanes(gpu as u8)) else {
+            self.at = refused;
+            return;
+        };
+        let gpu = gpu.unwrap_or(0) as u8;
+        let Some(cell) = lanes.cell_take(Use::Lend) else { return };
+        if regions.hold(handle, self.source.address, self.length).is_none() {
+            lanes.cell_give(cell);
+            self.at = refused;
+            return;
+        }
+        // SAFETY: the cell was taken above; the source lies in a region that is pinned until the
+        // stream has copied it.
+        match unsafe { lanes.copy_out(cell, self.source.address, self.length) } {
+            Ok(mark) => self.at = At::Flying { gpu, cell, region: handle.index, mark },
+            Err(error) => {
+                regions.pin(handle.index, -1);
+                let outcome = Outcome::Failed(error.code as i32);
+                self.at = At::Telling { gpu, cell: Some(cell), outcome };
+            }
+        }
+    }
+
+    /// Tells the peer where the piece is, or why it is nowhere.
+    fn tell(&mut self, is_wanted: bool, work: &mut Work<'_>) {
+        let At::Telling { gpu, cell, outcome } = self.at else { return };
+        let place = match (cell, outcome, work.shared.lanes(gpu)) {
+            (Some(cell), Outcome::Success, Some(lanes)) => {
+                // SAFETY: our cell, which is only read until it is given back.
+                let span = unsafe { lanes.span(cell, self.length) };
+                Some(RemoteSpan { key: span.key(), address: span.address() })
+            }
+            _ => None,
+        };
+        let word = match place {
+            Some(place) => Word::Lent { serial: self.serial, outcome, place },
+            None => Word::not_lent(self.serial, outcome),
+        };
+        if is_wanted && !work.under.note_send(self.peer, &word.encode(), work.now) {
+            return;
+        }
+        match (is_wanted, place, cell) {
+            (true, Some(_), Some(cell)) => self.at = At::Held { gpu, cell },
+            _ => self.give_back(work),
+        }
+    }
+
+    fn give_back(&mut self, work: &Work<'_>) {
+        let held = match self.at {
+            At::Held { gpu, cell } | At::Telling { gpu, cell: Some(cell), .. } => Some((gpu, cell)),
+            _ => None,
+        };
+        if let Some((gpu, cell)) = held
+            && let Some(mut lanes) = work.shared.lanes(gpu)
+        {
+            lanes.cell_give(cell);
+        }
+        self.at = At::Over;
+    }
+}

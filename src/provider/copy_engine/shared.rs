@@ -1,0 +1,58 @@
+//! What the data thread and other threads of an endpoint share of its GPUs.
+
+extern crate std;
+
+use super::imports::Imports;
+use super::lanes::{Cells, Lanes};
+use super::note::Exporter;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// GPUs that one process may use.
+pub const GPUS_MAX: usize = 16;
+
+/// GPUs that are in use, and memory of peers.
+#[derive(Debug)]
+pub struct Shared {
+    /// By number of the GPU.
+    pub gpus: [OnceLock<Mutex<Lanes>>; GPUS_MAX],
+    /// What all their cells lie in: dropped behind them.
+    pub cells: Mutex<Option<Cells>>,
+    /// Memory of peers.
+    pub imports: Imports,
+    /// Where peers get ours, once there is some.
+    pub exporter: OnceLock<Exporter>,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared::new()
+    }
+}
+
+impl Shared {
+    /// No GPU is in use yet.
+    pub fn new() -> Shared {
+        let imports = Imports::new();
+        let (gpus, exporter) = ([const { OnceLock::new() }; GPUS_MAX], OnceLock::new());
+        Shared { gpus, cells: Mutex::default(), imports, exporter }
+    }
+
+    /// The streams of a GPU, if it is in use.
+    pub fn lanes(&self, gpu: u8) -> Option<MutexGuard<'_, Lanes>> {
+        let lanes = self.gpus.get(usize::from(gpu))?.get()?;
+        Some(lanes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A GPU for copies into host memory: one that is in use, or else the first, which a helper
+    /// opens before it maps anything.
+    pub fn any_gpu(&self) -> u8 {
+        self.gpus.iter().position(|gpu| gpu.get().is_some()).unwrap_or(0) as u8
+    }
+
+    /// Posts on all GPUs what waits.
+    pub fn flush(&self) {
+        for gpu in self.gpus.iter().filter_map(OnceLock::get) {
+            gpu.lock().unwrap_or_else(PoisonError::into_inner).flush();
+        }
+    }
+}
