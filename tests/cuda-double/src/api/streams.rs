@@ -1,0 +1,56 @@
+//! Streams.
+
+use super::devices::PRIORITY_GREATEST;
+use crate::codes::{Answer, INVALID_HANDLE, INVALID_VALUE, put};
+use crate::context::current;
+use crate::stream;
+use std::ffi::{c_int, c_uint};
+
+/// The flag of streams that do not wait for the legacy stream.
+const NON_BLOCKING: c_uint = 1;
+
+fn create(out: *mut usize, flags: c_uint, priority: c_int) -> Answer {
+    if flags > NON_BLOCKING || out.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let context = current()?;
+    put(out, stream::create(context, flags, priority.clamp(PRIORITY_GREATEST, 0)))
+}
+
+driver! {
+    fn cuStreamCreate(out: *mut usize, flags: c_uint) {
+        create(out, flags, 0)
+    }
+
+    fn cuStreamCreateWithPriority(out: *mut usize, flags: c_uint, priority: c_int) {
+        create(out, flags, priority)
+    }
+
+    fn cuStreamDestroy_v2(handle: usize) {
+        if handle <= 2 {
+            return Err(INVALID_HANDLE);
+        }
+        stream::find(handle, current()?)?.close();
+        Ok(())
+    }
+
+    fn cuStreamQuery(handle: usize) {
+        stream::find(handle, current()?)?.query()
+    }
+
+    fn cuStreamSynchronize(handle: usize) {
+        stream::find(handle, current()?)?.synchronize()
+    }
+
+    fn cuStreamGetPriority(handle: usize, out: *mut c_int) {
+        put(out, stream::find(handle, current()?)?.priority)
+    }
+
+    fn cuStreamGetFlags(handle: usize, out: *mut c_uint) {
+        put(out, stream::find(handle, current()?)?.flags)
+    }
+
+    fn cuStreamGetCtx(handle: usize, out: *mut usize) {
+        put(out, stream::find(handle, current()?)?.context.handle)
+    }
+}
