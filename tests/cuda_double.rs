@@ -2,8 +2,11 @@
 
 mod cuda_support;
 
+use crosstie::memory::cuda::{Batch, Export, Gpu, Import, Library, LoadError, Pinned, Stream};
+use crosstie::memory::cuda::{post_word, vmm::create_exported};
 use cuda_support::driver::*;
-use cuda_support::{control, with_double};
+use cuda_support::{control, with_double, with_old_double};
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +21,9 @@ const NOT_READY: u32 = 600;
 const ILLEGAL_ADDRESS: u32 = 700;
 const ALREADY_REGISTERED: u32 = 712;
 const NOT_REGISTERED: u32 = 713;
+const NOT_PERMITTED: u32 = 800;
+const NOT_SUPPORTED: u32 = 801;
+const UNKNOWN: u32 = 999;
 /// Bytes of an allocation that is mapped by hand.
 const BLOCK: usize = 2 << 20;
 /// A handle type: a descriptor.
@@ -202,7 +208,9 @@ fn memory_without_a_handle_type_cannot_be_exported_but_yields_a_dma_buf() {
             assert_eq!(unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) }, 4096);
             let mut other = 0;
             let code = cuMemImportFromShareableHandle(&raw mut other, descriptor as usize, POSIX);
-            assert_eq!(code, INVALID_VALUE, "a dma-buf is no handle");
+            assert_eq!(code, UNKNOWN, "a dma-buf is no handle");
+            let mut import = |file| cuMemImportFromShareableHandle(&raw mut other, file, POSIX);
+            assert_eq!((import(0), import(9999)), (UNKNOWN, UNKNOWN), "no memory of a GPU");
             control::attribute(0, 124, 0);
             let mut other = -1;
             assert_ne!(cuMemGetHandleForAddressRange(&raw mut other, start, 4096, 1, 0), 0);
@@ -337,6 +345,25 @@ fn stream_that_is_held_does_nothing_until_it_is_released() {
 }
 
 #[test]
+fn words_that_are_held_come_late_and_copies_before_them_do_not() {
+    with_double("words_that_are_held_come_late_and_copies_before_them_do_not", &[], || {
+        on(0);
+        let (stream, from, to) = (stream(), alloc(64), alloc(64));
+        control::write(from, &[4; 64]);
+        control::hold_words(stream);
+        ok(cuMemcpyDtoDAsync_v2(to, from, 64, stream));
+        post(stream, &[word(to, 1)]);
+        while control::bytes("same_device") == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!((cuStreamQuery(stream), control::read(to, 1)), (NOT_READY, vec![4]));
+        control::release(stream);
+        ok(cuStreamSynchronize(stream));
+        assert_eq!(control::read(to, 1), [1]);
+    });
+}
+
+#[test]
 fn wrong_calls_have_the_codes_of_the_driver() {
     with_double("wrong_calls_have_the_codes_of_the_driver", &[], || {
         let mut start = 0;
@@ -357,10 +384,12 @@ fn wrong_calls_have_the_codes_of_the_driver() {
         assert_eq!(cuMemFree_v2(memory + 8), INVALID_VALUE);
         assert_eq!(cuMemcpyDtoDAsync_v2(memory, other, 8, stream), INVALID_VALUE);
         assert_eq!(cuMemcpyAsync(memory, other, 8, stream), INVALID_VALUE);
-        let unaligned = word(memory + 4, 1);
-        assert_eq!(cuStreamBatchMemOp_v2(stream, 1, &raw const unaligned, 0), INVALID_VALUE);
+        let post = |word: WordOp| cuStreamBatchMemOp_v2(stream, 1, &raw const word, 0);
+        assert_eq!(post(word(memory + 4, 1)), INVALID_VALUE, "not aligned");
+        assert_eq!(post(WordOp { flags: 1, ..word(memory, 1) }), INVALID_VALUE, "no barrier");
+        assert_eq!(post(WordOp { operation: 3, ..word(memory, 1) }), NOT_SUPPORTED, "a flush");
         ok(cuStreamDestroy_v2(stream));
-        assert_eq!(cuStreamQuery(stream), INVALID_HANDLE);
+        assert_eq!(cuStreamQuery(stream), INVALID_CONTEXT, "it was destroyed");
         assert_ne!(alloc(1024), other, "addresses are not used again");
     });
 }
@@ -388,12 +417,18 @@ fn mapping_needs_access_and_whole_ranges() {
         assert_eq!(control::read(start, 16), [5; 16], "two mappings side by side");
         assert_eq!(attribute::<u64>(seam + 8, 11), start + BLOCK as u64);
         assert_eq!((attribute::<i32>(seam, 9), attribute::<i32>(seam + 8, 9)), (0, 1));
+        let big = create(0, POSIX, 2 * BLOCK);
+        assert_eq!(cuMemMap(start, BLOCK, 0, big, 0), NOT_SUPPORTED, "a part of an allocation");
+        assert_eq!(cuMemMap(start, BLOCK, 0, two, 0), INVALID_VALUE, "mapped already");
         assert_eq!(cuMemUnmap(start, BLOCK / 2), INVALID_VALUE);
         assert_eq!(cuMemAddressFree(start, 2 * BLOCK), INVALID_VALUE, "still mapped");
         control::deny(0, 1, true);
         assert_ne!(set(2 * BLOCK), 0, "no access to the other GPU");
         ok(cuMemUnmap(start, 2 * BLOCK));
+        ok(cuMemUnmap(start, 2 * BLOCK));
         ok(cuMemAddressFree(start, 2 * BLOCK));
+        let wanted = Wanted { kind: 1, handle_types: 8, place: [1, 0], rest: [0; 2] };
+        assert_eq!(cuMemCreate(&mut 0, BLOCK, &raw const wanted, 0), NOT_PERMITTED, "fabric");
     });
 }
 
@@ -502,6 +537,9 @@ fn lost_gpu_drops_its_queues_and_the_other_one_goes_on() {
         assert_eq!(cuStreamQuery(lost), ILLEGAL_ADDRESS);
         assert_eq!(cuMemAlloc_v2(&mut 0, 64), ILLEGAL_ADDRESS);
         assert_eq!(cuMemFree_v2(memory), ILLEGAL_ADDRESS);
+        let mapped = map(create(0, 0, BLOCK), 0, BLOCK);
+        ok(cuMemUnmap(mapped, BLOCK));
+        assert_eq!(attribute::<u64>(memory, 11), memory, "attributes and mappings go on");
         assert_eq!(control::read(memory, 1), [0], "the word was dropped");
         ok(cuCtxPushCurrent_v2(second));
         post(other, &[word(other_memory, 1)]);
@@ -603,5 +641,67 @@ fn gpus_are_those_that_are_visible() {
         assert_ne!(cuDeviceGetAttribute(&mut 0, 148, 0), 0, "atomic operations of streams");
         control::deny(0, 1, true);
         assert_eq!(out(|can| cuDeviceCanAccessPeer(can, 1, 0)), 0);
+    });
+}
+
+/// Copies memory of GPU 0 to memory that is mapped for it, by the library's own functions.
+fn move_by_the_library() {
+    let library = Library::load().expect("the double");
+    on(0);
+    let gpu = std::sync::Arc::new(Gpu::of_thread(library).unwrap());
+    assert_eq!(gpu.uuid().unwrap()[..8], *b"\xc0\xdaDOUBLE");
+    let entered = gpu.enter().unwrap();
+    let descriptor = create_exported(&entered, BLOCK).unwrap();
+    let import = Import::new(&gpu, descriptor.as_fd(), BLOCK).unwrap();
+    let export = Export::of(&entered, import.start() + 64, BLOCK - 64).unwrap();
+    assert_eq!((export.bytes, export.offset), (BLOCK, 64));
+    let markers = words(1);
+    let bytes = size_of_val(&markers[..]);
+    // SAFETY: it lives as long as the registration.
+    let pinned = unsafe { Pinned::new(&gpu, markers.as_ptr().cast_mut().cast(), bytes) }.unwrap();
+    let (stream, memory, mut batch) = (Stream::new(&gpu).unwrap(), alloc(4096), Batch::new());
+    control::write(memory, &[8; 4096]);
+    assert!(batch.take(import.start(), memory, 1024));
+    assert!(batch.take(import.start() + 2048, memory + 2048, 1024));
+    // SAFETY: mapped until the test has seen the marker.
+    unsafe { batch.post(&entered, &stream) }.unwrap();
+    // SAFETY: as above.
+    unsafe { post_word(&entered, &stream, pinned.device(), 7) }.unwrap();
+    while markers[0].load(Ordering::Acquire) != 7 {
+        std::thread::yield_now();
+    }
+    let seen = control::read(import.start(), 3072);
+    assert!(seen[..1024].iter().chain(&seen[2048..]).all(|byte| *byte == 8));
+    assert_eq!(control::calls("cuStreamSynchronize"), 0);
+}
+
+#[test]
+fn library_runs_on_the_double() {
+    with_double("library_runs_on_the_double", &[("CUDA_DOUBLE_DELAY_NS", "20000")], || {
+        move_by_the_library();
+        assert_eq!(control::calls("cuMemcpyBatchAsync_v2"), 1);
+        let lives = ["mappings", "handles", "reservations", "registrations", "streams"];
+        assert_eq!(lives.map(control::live), [0; 5]);
+    });
+}
+
+#[test]
+fn library_runs_on_an_old_driver_without_batches_and_kernels() {
+    let test = "library_runs_on_an_old_driver_without_batches_and_kernels";
+    with_old_double(test, &["cuMemcpyBatchAsync_v2"], &[], || {
+        move_by_the_library();
+        let library = Library::load().expect("the double");
+        let missing = LoadError::Old("cuMemcpyBatchAsync_v2");
+        assert_eq!(library.batches.err(), Some(missing));
+        assert_eq!(library.kernels.err(), Some(LoadError::Old("cuModuleLoadData")));
+        assert_eq!(control::calls("cuMemcpyDtoDAsync_v2"), 2);
+    });
+}
+
+#[test]
+fn library_needs_every_function_that_it_has_no_way_around() {
+    let test = "library_needs_every_function_that_it_has_no_way_around";
+    with_old_double(test, &["cuStreamBatchMemOp_v2"], &[], || {
+        assert_eq!(Library::load().err(), Some(LoadError::Old("cuStreamBatchMemOp_v2")));
     });
 }

@@ -14,6 +14,7 @@ macro_rules! controls {
 
 controls! {
     double_hold(usize) -> u32;
+    double_hold_words(usize) -> u32;
     double_release(usize) -> u32;
     double_stream(usize) -> usize;
     double_busy(c_int, bool) -> ();
@@ -42,6 +43,12 @@ fn name(text: &str) -> CString {
 pub fn hold(stream: usize) {
     // SAFETY: takes a number.
     assert_eq!(unsafe { double_hold()(stream) }, 0, "no such stream");
+}
+
+/// Holds the words of a stream, or of all that live (0): markers are late.
+pub fn hold_words(stream: usize) {
+    // SAFETY: takes a number.
+    assert_eq!(unsafe { double_hold_words()(stream) }, 0, "no such stream");
 }
 
 /// Lets a stream go on, or all of them (0).

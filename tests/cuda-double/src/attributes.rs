@@ -25,6 +25,7 @@ const ATTRIBUTES: &[(u32, c_int)] = &[
     (116, 1), // RDMA
     (122, 1), // 64-bit words of streams
     (DMA_BUF, 1),
+    (128, 1), // fabric handles, which are not permitted all the same
 ];
 /// The greatest attribute that the driver knows.
 const ATTRIBUTE_MAX: u32 = 147;

@@ -3,7 +3,7 @@
 //! Device memory is a memfd. Its name says what it is, so that a process that gets a descriptor
 //! knows the GPU and the kind: `cuda-double:KIND:DEVICE:BYTES`.
 
-use crate::codes::{Code, INVALID_VALUE, OPERATING_SYSTEM, OUT_OF_MEMORY};
+use crate::codes::{Code, INVALID_VALUE, OPERATING_SYSTEM, OUT_OF_MEMORY, UNKNOWN};
 use crate::settings::{DEVICES_MAX, settings};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -38,8 +38,28 @@ pub fn used(device: usize) -> usize {
 pub enum Maker {
     /// `cuMemAlloc`, and what else has no handle.
     Alloc,
-    /// `cuMemCreate`.
-    Create,
+    /// `cuMemCreate`, and whether it was asked for memory that NICs reach.
+    Create { rdma: bool },
+}
+
+impl Maker {
+    fn name(self) -> &'static str {
+        match self {
+            Maker::Alloc => "alloc",
+            Maker::Create { rdma: false } => "create",
+            Maker::Create { rdma: true } => "create-rdma",
+        }
+    }
+
+    fn of(name: &str) -> Option<Maker> {
+        let all = [Maker::Alloc, Maker::Create { rdma: false }, Maker::Create { rdma: true }];
+        all.into_iter().find(|maker| maker.name() == name)
+    }
+
+    /// Whether the driver says that NICs reach it.
+    pub fn is_rdma(self) -> bool {
+        matches!(self, Maker::Alloc | Maker::Create { rdma: true })
+    }
 }
 
 /// One piece of memory, which lives as long as anything refers to it.
@@ -50,6 +70,7 @@ pub struct Backing {
     bytes: usize,
     /// The GPU that it lies on, by its number in the host.
     device: Option<usize>,
+    maker: Maker,
     /// Handle types that it may be exported as.
     handle_types: u32,
     /// Bytes that are counted as used.
@@ -100,7 +121,7 @@ impl Backing {
         handle_types: u32,
     ) -> Result<Backing, Code> {
         count(device, bytes)?;
-        let kind = if maker == Maker::Create { "create" } else { "alloc" };
+        let kind = maker.name();
         let name = CString::new(format!("cuda-double:{kind}:{device}:{bytes}")).expect("no zero");
         let made = memfd(&name, bytes).and_then(|file| {
             let view = view(file.as_raw_fd(), bytes)?;
@@ -110,25 +131,25 @@ impl Backing {
             USED[device].fetch_sub(bytes, Ordering::Relaxed);
         })?;
         let (file, device) = (Some(file), Some(device));
-        Ok(Backing { file, view, bytes, device, handle_types, counted: bytes })
+        Ok(Backing { file, view, bytes, device, maker, handle_types, counted: bytes })
     }
 
     /// Memory of another process, by its descriptor, which stays the caller's.
-    pub fn import(descriptor: RawFd, wanted: Maker) -> Result<Backing, Code> {
+    pub fn import(descriptor: RawFd) -> Result<Backing, Code> {
         let path = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
-        let path = path.map_err(|_| INVALID_VALUE)?;
+        let path = path.map_err(|_| UNKNOWN)?;
         let path = path.to_string_lossy();
-        let name = path.strip_prefix("/memfd:cuda-double:").ok_or(INVALID_VALUE)?;
+        let name = path.strip_prefix("/memfd:cuda-double:").ok_or(UNKNOWN)?;
         let name = name.strip_suffix(" (deleted)").unwrap_or(name);
         let parts: Vec<&str> = name.split(':').collect();
-        let [kind, device, bytes] = parts[..] else { return Err(INVALID_VALUE) };
-        let maker = if kind == "create" { Maker::Create } else { Maker::Alloc };
-        let device: usize = device.parse().map_err(|_| INVALID_VALUE)?;
-        let bytes: usize = bytes.parse().map_err(|_| INVALID_VALUE)?;
+        let [kind, device, bytes] = parts[..] else { return Err(UNKNOWN) };
+        let maker = Maker::of(kind).ok_or(UNKNOWN)?;
+        let device: usize = device.parse().map_err(|_| UNKNOWN)?;
+        let bytes: usize = bytes.parse().map_err(|_| UNKNOWN)?;
         // SAFETY: reads flags of a descriptor.
         let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
-        if maker != wanted || flags & libc::O_APPEND != 0 {
-            return Err(INVALID_VALUE);
+        if flags & libc::O_APPEND != 0 {
+            return Err(UNKNOWN);
         }
         // SAFETY: a descriptor that is open, as the link has shown.
         let own = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 3) };
@@ -138,9 +159,9 @@ impl Backing {
         // SAFETY: made above, and ours.
         let file = unsafe { OwnedFd::from_raw_fd(own) };
         let view = view(own, bytes)?;
-        let handle_types = u32::from(maker == Maker::Create);
+        let handle_types = u32::from(maker != Maker::Alloc);
         let (file, device) = (Some(file), Some(device));
-        Ok(Backing { file, view, bytes, device, handle_types, counted: 0 })
+        Ok(Backing { file, view, bytes, device, maker, handle_types, counted: 0 })
     }
 
     /// Host memory of the driver's.
@@ -148,13 +169,13 @@ impl Backing {
         let file = memfd(c"cuda-double:host", bytes)?;
         let view = view(file.as_raw_fd(), bytes)?;
         let (file, device) = (Some(file), None);
-        Ok(Backing { file, view, bytes, device, handle_types: 0, counted: 0 })
+        Ok(Backing { file, view, bytes, device, maker: Maker::Alloc, handle_types: 0, counted: 0 })
     }
 
     /// Host memory that stays its owner's.
     pub fn host(view: *mut u8, bytes: usize) -> Backing {
         let (file, device) = (None, None);
-        Backing { file, view, bytes, device, handle_types: 0, counted: 0 }
+        Backing { file, view, bytes, device, maker: Maker::Alloc, handle_types: 0, counted: 0 }
     }
 
     /// A descriptor of the memory, for another process.
@@ -200,6 +221,11 @@ impl Backing {
     /// The GPU that it lies on, by its number in the host.
     pub fn device(&self) -> Option<usize> {
         self.device
+    }
+
+    /// What made it.
+    pub fn maker(&self) -> Maker {
+        self.maker
     }
 
     /// Handle types that it may be exported as.

@@ -83,23 +83,16 @@ pub fn lives(device: usize) -> Answer {
 
 /// The calling thread's context. Its GPU is not lost.
 pub fn current() -> Result<Context, Code> {
-    let context = named()?;
+    let handle = named()?.handle;
+    let context = contexts().find(handle)?;
     lives(context.device)?;
     Ok(context)
 }
 
-/// The calling thread's context, also of a lost GPU.
+/// The calling thread's context, also of a lost GPU, and also one that was destroyed.
 pub fn named() -> Result<Context, Code> {
     let handle = CURRENT.with_borrow(|stack| stack.last().copied()).ok_or(INVALID_CONTEXT)?;
-    contexts().find(handle)
-}
-
-/// For calls that need no context: fails when the GPU of the thread's context is lost.
-pub fn current_lives() -> Answer {
-    match named() {
-        Ok(context) => lives(context.device),
-        Err(_) => Ok(()),
-    }
+    contexts().known(handle).map(|(context, _)| context)
 }
 
 /// The handle on top of the calling thread's stack; 0: none.
@@ -109,7 +102,7 @@ pub fn top() -> usize {
 
 /// Makes a context the calling thread's.
 pub fn push(handle: usize) -> Answer {
-    contexts().find(handle)?;
+    contexts().known(handle)?;
     CURRENT.with_borrow_mut(|stack| stack.push(handle));
     Ok(())
 }
@@ -125,14 +118,17 @@ impl Contexts {
         steps.is_multiple_of(STEP).then_some(steps / STEP)
     }
 
-    /// The context of a handle.
+    /// The context of a handle, and whether it lives.
+    pub fn known(&self, handle: usize) -> Result<(Context, bool), Code> {
+        let state = Contexts::index(handle).and_then(|at| self.all.get(at));
+        let state = state.ok_or(INVALID_CONTEXT)?;
+        Ok((Context { handle, device: state.device }, state.references > 0))
+    }
+
+    /// The context of a handle, which lives.
     pub fn find(&self, handle: usize) -> Result<Context, Code> {
-        let state =
-            Contexts::index(handle).and_then(|at| self.all.get(at)).ok_or(INVALID_CONTEXT)?;
-        if state.references == 0 {
-            return Err(CONTEXT_IS_DESTROYED);
-        }
-        Ok(Context { handle, device: state.device })
+        let (context, lives) = self.known(handle)?;
+        if lives { Ok(context) } else { Err(CONTEXT_IS_DESTROYED) }
     }
 
     fn add(&mut self, device: usize, primary: bool) -> usize {
@@ -205,7 +201,7 @@ impl Contexts {
 /// Makes a context the current one of the calling thread, in place of the one before.
 pub fn set(handle: usize) -> Answer {
     if handle != 0 {
-        contexts().find(handle)?;
+        contexts().known(handle)?;
     }
     CURRENT.with_borrow_mut(|stack| {
         stack.pop();

@@ -54,6 +54,12 @@ control! {
         code(stream::hold(stream))
     }
 
+    /// Holds the words of a stream, or of all that live (null): markers are late, and what is
+    /// before them is carried out.
+    fn double_hold_words(stream: usize) -> Code {
+        code(stream::hold_words(stream))
+    }
+
     /// Lets a stream go on, or all (null).
     fn double_release(stream: usize) -> Code {
         code(stream::release(stream))
@@ -75,8 +81,9 @@ control! {
         calls().fail(text(name), nth, code);
     }
 
-    /// Makes a GPU lost: its queues are dropped, and each later call on it fails with
-    /// `CUDA_ERROR_ILLEGAL_ADDRESS`.
+    /// Makes a GPU lost: its queues are dropped, and later calls on it fail with
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS`. As driver 580 does it, those for mappings, contexts and
+    /// attributes go on.
     fn double_lose(ordinal: c_int) -> () {
         context::lose(gpu(ordinal));
         stream::wake_all();

@@ -1,6 +1,6 @@
 //! Streams: queues that threads work off in order. Different streams know nothing of each other.
 
-use crate::codes::{Answer, Code, INVALID_HANDLE, NOT_READY};
+use crate::codes::{Answer, Code, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY};
 use crate::context::{self, Context};
 use crate::copy::{self, Copy, FAULTS, Gone, Word};
 use crate::random::Random;
@@ -16,6 +16,8 @@ const STEP: usize = 0x10;
 /// The legacy stream, and that of the thread: handles of the driver's.
 const LEGACY: [usize; 3] = [0, 1, 2];
 
+/// Streams that were ever made.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// No stream begins an operation.
 static HELD: AtomicBool = AtomicBool::new(false);
 /// All processors of the GPU are taken: copies within it must wait.
@@ -56,6 +58,8 @@ struct Queue {
     /// One is carried out just now.
     working: bool,
     held: bool,
+    /// Words alone are held: what is before them is carried out.
+    words_held: bool,
     /// It was destroyed: its thread ends once it is done.
     closing: bool,
 }
@@ -76,7 +80,6 @@ fn all() -> Vec<Arc<Stream>> {
 
 /// Makes a stream and starts its thread.
 pub fn create(context: Context, flags: u32, priority: i32) -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let handle = FIRST + number * STEP;
     let (queue, changed) = (Mutex::default(), Condvar::new());
@@ -90,11 +93,19 @@ pub fn create(context: Context, flags: u32, priority: i32) -> usize {
 
 /// The stream of a handle, for a call in `context`. Its GPU is not lost.
 pub fn find(handle: usize, context: Context) -> Result<Arc<Stream>, Code> {
-    let handle = if LEGACY.contains(&handle) { legacy(context) } else { handle };
-    let found = STREAMS.lock().expect("no panic while it is locked").get(&handle).cloned();
-    let found = found.filter(|stream| !stream.lock().closing).ok_or(INVALID_HANDLE)?;
+    let found = find_any(handle, context)?;
     context::lives(found.context.device)?;
     Ok(found)
+}
+
+/// The same, also of a lost GPU.
+pub fn find_any(handle: usize, context: Context) -> Result<Arc<Stream>, Code> {
+    let handle = if LEGACY.contains(&handle) { legacy(context) } else { handle };
+    let found = STREAMS.lock().expect("no panic while it is locked").get(&handle).cloned();
+    let found = found.filter(|stream| !stream.lock().closing);
+    let was_one = handle >= FIRST && handle < FIRST + NEXT.load(Ordering::Relaxed) * STEP;
+    // As driver 580 answers for a stream that was destroyed.
+    found.ok_or(if was_one { INVALID_CONTEXT } else { INVALID_HANDLE })
 }
 
 /// Whether a handle is that of the legacy stream.
@@ -145,6 +156,14 @@ pub fn hold(handle: usize) -> Answer {
     Ok(())
 }
 
+/// Holds the words of one stream, or of all that live (0). What is before them is carried out.
+pub fn hold_words(handle: usize) -> Answer {
+    for stream in chosen(handle)? {
+        stream.lock().words_held = true;
+    }
+    Ok(())
+}
+
 /// Lets one stream go on, or all of them (0).
 pub fn release(handle: usize) -> Answer {
     let streams = chosen(handle)?;
@@ -152,7 +171,9 @@ pub fn release(handle: usize) -> Answer {
         HELD.store(false, Ordering::SeqCst);
     }
     for stream in streams {
-        stream.lock().held = false;
+        let mut queue = stream.lock();
+        (queue.held, queue.words_held) = (false, false);
+        drop(queue);
         stream.changed.notify_all();
     }
     Ok(())
@@ -227,6 +248,7 @@ impl Stream {
         }
         let needs_processors = match first {
             Operation::Copies(copies) => copies.iter().any(Copy::needs_processors),
+            Operation::Words(_) if queue.words_held => return false,
             Operation::Words(_) | Operation::Event(_) | Operation::Free(_) => false,
             Operation::Await(event, count) if !event.is_recorded(*count) => return false,
             Operation::Await(_, _) => false,

@@ -140,12 +140,14 @@ fn write_words(stream: usize, words: &[WordOp], flags: c_uint) -> Answer {
         let bytes = match word.operation {
             2 => 4,
             5 => 8,
-            // A barrier, or a flush of remote writes: every word has both.
-            3 | 6 => continue,
-            1 | 4 => return Err(NOT_SUPPORTED),
+            // A barrier: every word has one.
+            6 => continue,
+            // Waits, which the double does not imitate; and flushes, which H200 has not.
+            1 | 3 | 4 => return Err(NOT_SUPPORTED),
             _ => return Err(INVALID_VALUE),
         };
-        if word.flags > 1 {
+        // A word without a barrier is refused by driver 580.
+        if word.flags != 0 {
             return Err(INVALID_VALUE);
         }
         posted.push(Word::new(stream.context, word.address, word.value, bytes)?);
@@ -235,6 +237,7 @@ driver! {
         if count > WORDS_MAX {
             return Err(INVALID_VALUE);
         }
-        write_words(stream, list(words, count as usize)?, flags)
+        let words = if count == 0 { &[] } else { list(words, count as usize)? };
+        write_words(stream, words, flags)
     }
 }

@@ -1,7 +1,7 @@
 //! Events.
 
 use crate::codes::{Code, INVALID_HANDLE, INVALID_VALUE, put};
-use crate::context::{Context, current};
+use crate::context::{Context, current, lives};
 use crate::stream::{self, Event, Operation};
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -42,9 +42,9 @@ driver! {
     }
 
     fn cuEventDestroy_v2(handle: usize) {
-        find(handle)?;
+        let known = find(handle)?;
         EVENTS.lock().expect("no panic while it is locked").0.remove(&handle);
-        Ok(())
+        lives(known.context.device)
     }
 
     fn cuEventRecord(handle: usize, stream: usize) {

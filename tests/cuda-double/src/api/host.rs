@@ -86,8 +86,10 @@ driver! {
 
     fn cuMemHostUnregister(start: u64) {
         current()?;
-        if !ranges().at(start).is_some_and(|range| range.kind == Kind::Registered) {
-            return Err(HOST_MEMORY_NOT_REGISTERED);
+        match ranges().find(start) {
+            Some(range) if range.kind == Kind::Registered && range.start == start => {}
+            Some(_) => return Err(INVALID_VALUE),
+            None => return Err(HOST_MEMORY_NOT_REGISTERED),
         }
         ranges::remove(start);
         Ok(())

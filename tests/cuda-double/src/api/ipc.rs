@@ -36,7 +36,8 @@ fn open(handle: Handle) -> Result<Backing, Code> {
     if !file.metadata().is_ok_and(|about| about.ino() == inode) {
         return Err(INVALID_HANDLE);
     }
-    Backing::import(file.as_raw_fd(), Maker::Alloc)
+    let memory = Backing::import(file.as_raw_fd())?;
+    if memory.maker() == Maker::Alloc { Ok(memory) } else { Err(INVALID_HANDLE) }
 }
 
 fn inode_of(memory: &Backing) -> Option<u64> {

@@ -2,8 +2,10 @@
 
 use crate::attributes::has_dma_buf;
 use crate::backing::{Backing, Maker};
-use crate::codes::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, put};
-use crate::context::{self, current_lives, device, ordinal};
+use crate::codes::{
+    Answer, INVALID_DEVICE, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, UNKNOWN, put,
+};
+use crate::context::{current, device, ordinal};
 use crate::ranges::{self, Kind, ranges};
 use crate::settings::DEVICES_MAX;
 use crate::space::GRANULARITY;
@@ -93,7 +95,7 @@ fn set_access(start: u64, bytes: usize, wanted: &[Access]) -> Answer {
     let mappings = whole(start, bytes)?;
     let mut flags = Vec::new();
     for one in wanted {
-        let device = place(one.place)?;
+        let device = place(one.place).map_err(|_| INVALID_VALUE)?;
         if !matches!(one.flags, 0 | 1 | 3) {
             return Err(INVALID_VALUE);
         }
@@ -115,7 +117,7 @@ fn map(start: u64, bytes: usize, memory: Arc<Backing>) -> Answer {
     let end = start.checked_add(bytes as u64).ok_or(INVALID_VALUE)?;
     let inside = ranges.reservation(start).is_some_and(|(at, room)| end <= at + room as u64);
     let is_free = ranges.among(start, bytes).is_empty();
-    if !inside || !is_free || bytes != memory.bytes() || !start.is_multiple_of(GRANULARITY as u64) {
+    if !inside || !is_free || !start.is_multiple_of(GRANULARITY as u64) {
         return Err(INVALID_VALUE);
     }
     ranges.add(start, Kind::Mapping, None, memory, [0; DEVICES_MAX]);
@@ -124,13 +126,11 @@ fn map(start: u64, bytes: usize, memory: Arc<Backing>) -> Answer {
 
 driver! {
     fn cuMemGetAllocationGranularity(out: *mut usize, wanted: *const Wanted, _option: u32) {
-        current_lives()?;
         place(read(wanted)?.place)?;
         put(out, GRANULARITY)
     }
 
     fn cuMemCreate(out: *mut u64, bytes: usize, wanted: *const Wanted, flags: u64) {
-        current_lives()?;
         let wanted = read(wanted)?;
         if flags != 0 || wanted.kind != PINNED || !is_step(bytes) {
             return Err(INVALID_VALUE);
@@ -142,18 +142,16 @@ driver! {
             return Err(NOT_SUPPORTED);
         }
         let device = place(wanted.place)?;
-        context::lives(device)?;
-        let memory = Backing::new(device, bytes, Maker::Create, wanted.handle_types)?;
+        let maker = Maker::Create { rdma: wanted.flags[1] == 1 };
+        let memory = Backing::new(device, bytes, maker, wanted.handle_types)?;
         put(out, vmm::retain(Arc::new(memory)))
     }
 
     fn cuMemRelease(handle: u64) {
-        current_lives()?;
         vmm::release(handle)
     }
 
     fn cuMemRetainAllocationHandle(out: *mut u64, address: u64) {
-        current_lives()?;
         let memory = {
             let ranges = ranges();
             let range = ranges.find(address).filter(|range| range.kind == Kind::Mapping);
@@ -163,7 +161,6 @@ driver! {
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(out: *mut Wanted, handle: u64) {
-        current_lives()?;
         let memory = vmm::find(handle)?;
         let id = memory.device().map_or(-2, ordinal);
         let place = Place { kind: DEVICE, id };
@@ -173,7 +170,6 @@ driver! {
     }
 
     fn cuMemExportToShareableHandle(out: *mut c_int, handle: u64, kind: u32, flags: u64) {
-        current_lives()?;
         let memory = vmm::find(handle)?;
         if flags != 0 || kind != POSIX || memory.handle_types() & POSIX == 0 || out.is_null() {
             return Err(INVALID_VALUE);
@@ -182,19 +178,20 @@ driver! {
     }
 
     fn cuMemImportFromShareableHandle(out: *mut u64, descriptor: usize, kind: u32) {
-        current_lives()?;
         let descriptor = c_int::try_from(descriptor).map_err(|_| INVALID_VALUE)?;
         if kind != POSIX || out.is_null() {
             return Err(INVALID_VALUE);
         }
-        let memory = Backing::import(descriptor, Maker::Create)?;
+        let memory = Backing::import(descriptor)?;
+        if memory.maker() == Maker::Alloc {
+            return Err(UNKNOWN);
+        }
         put(out, vmm::retain(Arc::new(memory)))
     }
 
     fn cuMemAddressReserve(
         out: *mut u64, bytes: usize, alignment: usize, _wish: u64, flags: u64,
     ) {
-        current_lives()?;
         if flags != 0 || !is_step(bytes) || out.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -205,7 +202,6 @@ driver! {
     }
 
     fn cuMemAddressFree(start: u64, bytes: usize) {
-        current_lives()?;
         let mut ranges = ranges();
         if ranges.reserved.get(&start) != Some(&bytes) || !ranges.among(start, bytes).is_empty() {
             return Err(INVALID_VALUE);
@@ -216,15 +212,23 @@ driver! {
     }
 
     fn cuMemMap(start: u64, bytes: usize, offset: usize, handle: u64, flags: u64) {
-        current_lives()?;
-        if flags != 0 || offset != 0 || !is_step(bytes) {
+        if flags != 0 || !is_step(bytes) {
             return Err(INVALID_VALUE);
         }
-        map(start, bytes, vmm::find(handle)?)
+        let memory = vmm::find(handle)?;
+        if offset != 0 || bytes != memory.bytes() {
+            return Err(NOT_SUPPORTED);
+        }
+        map(start, bytes, memory)
     }
 
     fn cuMemUnmap(start: u64, bytes: usize) {
-        current_lives()?;
+        let reserved = ranges().reservation(start);
+        let end = start.saturating_add(bytes as u64);
+        let is_reserved = reserved.is_some_and(|(at, room)| end <= at + room as u64);
+        if is_reserved && ranges().among(start, bytes).is_empty() {
+            return Ok(());
+        }
         for mapping in whole(start, bytes)? {
             ranges::remove(mapping.start);
         }
@@ -232,7 +236,6 @@ driver! {
     }
 
     fn cuMemSetAccess(start: u64, bytes: usize, wanted: *const Access, count: usize) {
-        current_lives()?;
         if wanted.is_null() || count == 0 || count > DEVICES_MAX {
             return Err(INVALID_VALUE);
         }
@@ -241,7 +244,6 @@ driver! {
     }
 
     fn cuMemGetAccess(out: *mut u64, where_: *const Place, address: u64) {
-        current_lives()?;
         let device = place(read(where_)?)?;
         let ranges = ranges();
         let range = ranges.find(address).filter(|range| range.kind == Kind::Mapping);
@@ -251,7 +253,7 @@ driver! {
     fn cuMemGetHandleForAddressRange(
         out: *mut c_int, start: u64, bytes: usize, kind: u32, _flags: u64,
     ) {
-        current_lives()?;
+        current()?;
         let end = start.checked_add(bytes as u64).ok_or(INVALID_VALUE)?;
         let is_page = start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE);
         if kind != DMA_BUF || bytes == 0 || !is_page {
@@ -259,8 +261,8 @@ driver! {
         }
         let ranges = ranges();
         let range = ranges.find(start).ok_or(INVALID_VALUE)?;
-        let is_device = matches!(range.kind, Kind::Alloc | Kind::Mapping | Kind::Import(_));
-        if end > range.start + range.bytes as u64 || !is_device {
+        let is_host = matches!(range.kind, Kind::Host | Kind::Registered | Kind::Managed);
+        if end > range.start + range.bytes as u64 || is_host {
             return Err(INVALID_VALUE);
         }
         if !range.backing.device().is_some_and(has_dma_buf) {

@@ -90,8 +90,7 @@ driver! {
     fn cuMemGetAddressRange_v2(start: *mut u64, bytes: *mut usize, address: u64) {
         current()?;
         let ranges = ranges();
-        let range = ranges.find(address).filter(|range| range.kind != Kind::Registered);
-        let range = range.ok_or(INVALID_VALUE)?;
+        let range = ranges.find(address).ok_or(INVALID_VALUE)?;
         if !start.is_null() {
             put(start, range.start)?;
         }

@@ -1,8 +1,7 @@
 //! What the driver knows of an address.
 
-use crate::attributes::has_dma_buf;
 use crate::codes::{Answer, Code, INVALID_VALUE, put};
-use crate::context::{current_lives, ordinal};
+use crate::context::{named, ordinal};
 use crate::ranges::{Kind, Place, Range, Ranges, ranges};
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -46,13 +45,22 @@ fn access_flags(range: &Range) -> u32 {
     }
 }
 
+/// Whether the thread's GPU reaches it.
+fn is_reachable(range: &Range) -> bool {
+    let device = named().ok().map(|context| context.device);
+    device.is_none_or(|device| range.access[device] != 0)
+}
+
 fn told(range: &Range, address: u64, attribute: u32) -> Result<Told, Code> {
     let is_device = matches!(range.place(), Place::Device(_));
     let is_managed = range.kind == Kind::Managed;
+    let is_own = !matches!(range.kind, Kind::Pool | Kind::Managed);
+    let is_rdma = is_device && is_own && range.backing.maker().is_rdma();
     let owner = range.backing.device().or(range.context.map(|context| context.device));
     Ok(match attribute {
         1 => Told::Long(range.context.map_or(0, |context| context.handle as u64)),
         2 => Told::Word(if is_device || is_managed { DEVICE } else { HOST }),
+        3 if !is_reachable(range) => return Err(INVALID_VALUE),
         3 => Told::Long(address),
         4 if is_device => return Err(INVALID_VALUE),
         4 => Told::Long(address),
@@ -65,41 +73,26 @@ fn told(range: &Range, address: u64, attribute: u32) -> Result<Told, Code> {
         12 => Told::Long(range.bytes as u64),
         13 => Told::Bool(true),
         14 => Told::Long(u64::from(range.backing.handle_types())),
-        15 => Told::Bool(is_device && range.backing.device().is_some_and(has_dma_buf)),
+        15 => Told::Bool(is_rdma),
         16 => Told::Word(access_flags(range)),
         17 => Told::Long(if range.kind == Kind::Pool { POOL as u64 } else { 0 }),
         _ => return Err(INVALID_VALUE),
     })
 }
 
-/// Of address space without memory in it.
-fn told_of_space(ranges: &Ranges, address: u64, attribute: u32) -> Result<Told, Code> {
-    let (start, bytes) = ranges.reservation(address).ok_or(INVALID_VALUE)?;
-    match attribute {
-        11 => Ok(Told::Long(start)),
-        12 => Ok(Told::Long(bytes as u64)),
-        13 => Ok(Told::Bool(false)),
-        _ => Err(INVALID_VALUE),
-    }
-}
-
 fn ask(ranges: &Ranges, address: u64, attribute: u32) -> Result<Told, Code> {
-    match ranges.find(address) {
-        Some(range) => told(range, address, attribute),
-        None => told_of_space(ranges, address, attribute),
-    }
+    // Address space without memory in it is unknown, too.
+    told(ranges.find(address).ok_or(INVALID_VALUE)?, address, attribute)
 }
 
 driver! {
     fn cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: u64) {
-        current_lives()?;
         put_told(out, ask(&ranges(), address, attribute)?)
     }
 
     fn cuPointerGetAttributes(
         count: c_uint, attributes: *const u32, outs: *const *mut c_void, address: u64,
     ) {
-        current_lives()?;
         if attributes.is_null() || outs.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -114,7 +107,6 @@ driver! {
     }
 
     fn cuPointerSetAttribute(value: *const c_int, attribute: u32, address: u64) {
-        current_lives()?;
         // Synchronous memory operations alone can be asked for; they are here in any case.
         let is_known = ranges().find(address).is_some_and(|range| range.backing.device().is_some());
         if value.is_null() || attribute != 6 || !is_known { Err(INVALID_VALUE) } else { Ok(()) }

@@ -2,7 +2,7 @@
 
 use super::devices::PRIORITY_GREATEST;
 use crate::codes::{Answer, INVALID_HANDLE, INVALID_VALUE, put};
-use crate::context::current;
+use crate::context::{current, lives, named};
 use crate::stream;
 use std::ffi::{c_int, c_uint};
 
@@ -30,8 +30,10 @@ driver! {
         if handle <= 2 {
             return Err(INVALID_HANDLE);
         }
-        stream::find(handle, current()?)?.close();
-        Ok(())
+        // A lost GPU's stream ends, too, although the call fails.
+        let stream = stream::find_any(handle, named()?)?;
+        stream.close();
+        lives(stream.context.device)
     }
 
     fn cuStreamQuery(handle: usize) {
