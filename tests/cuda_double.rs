@@ -16,9 +16,11 @@ const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
 const NOT_INITIALIZED: u32 = 3;
 const INVALID_CONTEXT: u32 = 201;
+const PEER_UNSUPPORTED: u32 = 217;
 const INVALID_HANDLE: u32 = 400;
 const NOT_READY: u32 = 600;
 const ILLEGAL_ADDRESS: u32 = 700;
+const PEER_ENABLED: u32 = 704;
 const ALREADY_REGISTERED: u32 = 712;
 const NOT_REGISTERED: u32 = 713;
 const NOT_PERMITTED: u32 = 800;
@@ -317,6 +319,97 @@ fn copies_of_a_batch_have_no_order() {
             assert_eq!(control::read(to, 64), [1; 64]);
         }
     });
+}
+
+#[test]
+fn long_copy_becomes_visible_in_pieces() {
+    let settings = [("CUDA_DOUBLE_DELAY_NS", "2000000")];
+    with_double("long_copy_becomes_visible_in_pieces", &settings, || {
+        on(0);
+        const BYTES: usize = 1 << 20;
+        let (from, to, stream) = (alloc(BYTES), alloc(BYTES), stream());
+        let mut out_of_order = false;
+        for round in 1..=200_u8 {
+            control::write(from, &vec![round; BYTES]);
+            ok(cuMemcpyDtoDAsync_v2(to, from, BYTES, stream));
+            while cuStreamQuery(stream) == NOT_READY && !out_of_order {
+                let first = control::read(to, 1)[0];
+                let last = control::read(to + BYTES as u64 - 1, 1)[0];
+                out_of_order = first != round && last == round;
+            }
+            ok(cuStreamSynchronize(stream));
+            assert!(control::read(to, BYTES).iter().all(|byte| *byte == round));
+            if out_of_order {
+                return;
+            }
+        }
+        panic!("the last byte never came before the first");
+    });
+}
+
+/// What a user does who frees memory while a kernel runs.
+#[test]
+fn free_waits_for_all_streams() {
+    with_double("free_waits_for_all_streams", &[], || {
+        let context = on(0);
+        let (stream, to, other) = (stream(), alloc(64), alloc(64));
+        control::hold(stream);
+        post(stream, &[word(to, 1)]);
+        let freed = std::thread::spawn(move || {
+            ok(cuCtxSetCurrent(context));
+            ok(cuMemFree_v2(other));
+        });
+        while control::calls("cuMemFree_v2") == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!freed.is_finished());
+        assert_eq!(control::live("allocations"), 2);
+        control::release(stream);
+        freed.join().unwrap();
+        assert_eq!(control::live("allocations"), 1);
+        assert_eq!(control::read(to, 1), [1]);
+    });
+}
+
+#[test]
+fn gpus_without_access_to_each_other_refuse_mappings_and_peers() {
+    let settings = [("CUDA_DOUBLE_DENY", "0-1")];
+    let test = "gpus_without_access_to_each_other_refuse_mappings_and_peers";
+    with_double(test, &settings, || {
+        let peer = on(1);
+        let handle = create(1, POSIX, BLOCK);
+        on(0);
+        assert_eq!(out(|can| cuDeviceCanAccessPeer(can, 0, 1)), 0);
+        assert_eq!(out(|value| cuDeviceGetP2PAttribute(value, 2, 0, 1)), 0);
+        assert_eq!(cuCtxEnablePeerAccess(peer, 0), PEER_UNSUPPORTED);
+        let start = out(|start| cuMemAddressReserve(start, BLOCK, 0, 0, 0));
+        ok(cuMemMap(start, BLOCK, 0, handle, 0));
+        let access = |gpu| Access { place: [1, gpu], flags: READ_WRITE };
+        assert_ne!(cuMemSetAccess(start, BLOCK, &access(0), 1), 0);
+        ok(cuMemSetAccess(start, BLOCK, &access(1), 1));
+        let flags = |gpu| out(|flags: *mut u64| cuMemGetAccess(flags, &[1, gpu], start));
+        assert_eq!((flags(0), flags(1)), (0, 3));
+        control::deny(0, 1, false);
+        ok(cuCtxEnablePeerAccess(peer, 0));
+        assert_eq!(cuCtxEnablePeerAccess(peer, 0), PEER_ENABLED);
+    });
+}
+
+/// Fails under the double, by its name or another one.
+#[test]
+fn planted() {
+    if let Ok(name) = std::env::var(ROLE) {
+        with_double(&name, &[], || panic!("it fails"));
+    }
+}
+
+#[test]
+fn story_that_fails_and_a_name_that_is_no_test_are_noticed() {
+    for (name, why) in [("planted", "it fails"), ("no_such_test", "is not the whole name")] {
+        let done = in_another_process("planted", name);
+        assert!(!done.status.success(), "{name}");
+        assert!(String::from_utf8_lossy(&done.stderr).contains(why), "{name}");
+    }
 }
 
 #[test]
@@ -673,6 +766,7 @@ fn move_by_the_library() {
     let seen = control::read(import.start(), 3072);
     assert!(seen[..1024].iter().chain(&seen[2048..]).all(|byte| *byte == 8));
     assert_eq!(control::calls("cuStreamSynchronize"), 0);
+    ok(cuMemFree_v2(memory));
 }
 
 #[test]
@@ -680,8 +774,7 @@ fn library_runs_on_the_double() {
     with_double("library_runs_on_the_double", &[("CUDA_DOUBLE_DELAY_NS", "20000")], || {
         move_by_the_library();
         assert_eq!(control::calls("cuMemcpyBatchAsync_v2"), 1);
-        let lives = ["mappings", "handles", "reservations", "registrations", "streams"];
-        assert_eq!(lives.map(control::live), [0; 5]);
+        control::assert_nothing_lives();
     });
 }
 

@@ -142,6 +142,25 @@ pub fn live(what: &str) -> u64 {
     number(double_live(), what)
 }
 
+/// Fails unless nothing lives that a library could have left behind. Contexts stay out: they are
+/// the test's own, too.
+pub fn assert_nothing_lives() {
+    const WHAT: [&str; 9] = [
+        "allocations",
+        "host_allocations",
+        "handles",
+        "mappings",
+        "reservations",
+        "imports",
+        "registrations",
+        "streams",
+        "events",
+    ];
+    let counts = WHAT.into_iter().map(|what| (what, live(what)));
+    let left: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
 /// Bytes that went one way: `peer`, `same_device`, `device_to_host`, `host_to_device`,
 /// `host_to_host`, `pageable`.
 pub fn bytes(way: &str) -> u64 {

@@ -22,7 +22,7 @@ const STORY: &str = "XTIE_CUDA_STORY";
 /// test. `settings` are environment variables: those of the double
 /// (`tests/cuda-double/src/settings.rs`), and others.
 pub fn with_double(test: &str, settings: &[(&str, &str)], story: impl FnOnce()) {
-    within(&folder("whole", &[]), test, settings, story);
+    within(&library_path(), test, settings, story);
 }
 
 /// The same with a driver that has not the functions `without`, as an old one.
@@ -52,6 +52,11 @@ fn within(folder: &Path, test: &str, settings: &[(&str, &str)], story: impl FnOn
     let said = text(&done.stdout) + &text(&done.stderr);
     assert!(done.status.success(), "{test} under the double: {}\n{said}", done.status);
     assert!(said.contains("1 passed"), "{test} is not the whole name of a test:\n{said}");
+}
+
+/// A folder for `LD_LIBRARY_PATH`, for tests that start their processes themselves.
+pub fn library_path() -> PathBuf {
+    folder("whole", &[])
 }
 
 /// The double, which cargo builds beside the tests.
