@@ -372,6 +372,48 @@ fn free_waits_for_all_streams() {
 }
 
 #[test]
+fn kernel_on_the_legacy_stream_holds_blocking_streams_alone() {
+    with_double("kernel_on_the_legacy_stream_holds_blocking_streams_alone", &[], || {
+        on(0);
+        let blocking = out(|stream| cuStreamCreateWithPriority(stream, 0, 0));
+        let (own, to) = (stream(), alloc(64));
+        control::spin(0, true);
+        post(blocking, &[word(to, 1)]);
+        post(own, &[word(to + 8, 1)]);
+        ok(cuStreamSynchronize(own));
+        assert_eq!((cuStreamQuery(blocking), cuStreamQuery(0)), (NOT_READY, NOT_READY));
+        control::spin(0, false);
+        ok(cuCtxSynchronize());
+        assert_eq!(control::read(to, 1), [1]);
+    });
+}
+
+#[test]
+fn call_waits_while_the_queue_of_its_stream_is_full() {
+    let settings = [("CUDA_DOUBLE_QUEUE", "2")];
+    with_double("call_waits_while_the_queue_of_its_stream_is_full", &settings, || {
+        let context = on(0);
+        let (stream, to) = (stream(), alloc(64));
+        control::hold(stream);
+        post(stream, &[word(to, 1)]);
+        post(stream, &[word(to, 2)]);
+        control::calls_reset();
+        let third = std::thread::spawn(move || {
+            ok(cuCtxSetCurrent(context));
+            post(stream, &[word(to, 3)]);
+        });
+        while control::calls("cuStreamBatchMemOp_v2") == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!third.is_finished());
+        control::release(stream);
+        third.join().unwrap();
+        ok(cuStreamSynchronize(stream));
+        assert_eq!(control::read(to, 1), [3]);
+    });
+}
+
+#[test]
 fn gpus_without_access_to_each_other_refuse_mappings_and_peers() {
     let settings = [("CUDA_DOUBLE_DENY", "0-1")];
     let test = "gpus_without_access_to_each_other_refuse_mappings_and_peers";

@@ -18,6 +18,7 @@ controls! {
     double_release(usize) -> u32;
     double_stream(usize) -> usize;
     double_busy(c_int, bool) -> ();
+    double_spin(c_int, bool) -> u32;
     double_fail(*const c_char, u64, u32) -> ();
     double_lose(c_int) -> ();
     double_limit(c_int, usize) -> ();
@@ -67,6 +68,12 @@ pub fn streams() -> Vec<usize> {
 pub fn busy(gpu: i32, busy: bool) {
     // SAFETY: takes numbers.
     unsafe { double_busy()(gpu, busy) }
+}
+
+/// Starts a kernel on the legacy stream of a GPU, which spins, or ends it.
+pub fn spin(gpu: i32, spins: bool) {
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { double_spin()(gpu, spins) }, 0, "the GPU is lost");
 }
 
 /// Makes the `nth` next call of a function fail; 1 is the next one.

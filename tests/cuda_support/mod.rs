@@ -51,6 +51,7 @@ fn within(folder: &Path, test: &str, settings: &[(&str, &str)], story: impl FnOn
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let said = text(&done.stdout) + &text(&done.stderr);
     assert!(done.status.success(), "{test} under the double: {}\n{said}", done.status);
+    print!("{said}");
     assert!(said.contains("1 passed"), "{test} is not the whole name of a test:\n{said}");
 }
 

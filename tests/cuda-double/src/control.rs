@@ -76,6 +76,15 @@ control! {
         stream::set_busy(gpu(ordinal), busy);
     }
 
+    /// Starts a kernel on the legacy stream of a GPU's primary context, which spins, or ends it.
+    /// Blocking streams of the GPU wait for it, and so do frees and synchronous copies.
+    fn double_spin(ordinal: c_int, spins: bool) -> Code {
+        let device = gpu(ordinal);
+        let handle = contexts().retain(device);
+        let released = contexts().release(device);
+        code(released.and_then(|()| stream::spin(context::Context { handle, device }, spins)))
+    }
+
     /// Makes the `nth` next call of a function fail with a code; 1 is the next one.
     fn double_fail(name: *const c_char, nth: u64, code: Code) -> () {
         calls().fail(text(name), nth, code);

@@ -16,7 +16,9 @@
 //! The double is stricter than a driver where a driver would silently do harm. A queued operation
 //! that finds its memory unmapped is a fault. Addresses are not used again.
 //!
-//! Not imitated: kernels, graphs, and the order between the legacy stream and blocking streams.
+//! Not imitated: kernels and graphs; waits of streams for values; a dma-buf over several mappings.
+//! Blocking streams wait for a kernel on the legacy stream (`double_spin`) and for nothing else
+//! there.
 
 // The names are the driver's.
 #![allow(non_snake_case)]

@@ -6,6 +6,7 @@
 //! | `CUDA_DOUBLE_DELAY_NS` | mean time of a copy, in ns; 0: as fast as it goes |
 //! | `CUDA_DOUBLE_SEED` | seed of delays and orders; 1 |
 //! | `CUDA_DOUBLE_MEMORY` | bytes of each GPU; 16 GiB |
+//! | `CUDA_DOUBLE_QUEUE` | operations that a stream holds before a call waits; 1024 |
 //! | `CUDA_DOUBLE_DENY` | pairs of GPUs without access to each other: `0-1,2-3` |
 //! | `CUDA_DOUBLE_FAIL` | calls that fail: `cuMemCreate:1:2,...` is name, which of the next, code |
 //! | `CUDA_VISIBLE_DEVICES` | as for the driver: ordinals, in their order |
@@ -22,6 +23,8 @@ pub struct Settings {
     pub delay_ns: u64,
     pub seed: u64,
     pub memory_bytes: usize,
+    /// Operations that wait in a stream at most.
+    pub queue_max: usize,
     /// Pairs that have no access to each other.
     pub denied: Vec<(usize, usize)>,
     /// Name, which of the next calls, code.
@@ -67,6 +70,7 @@ impl Settings {
             delay_ns: number("CUDA_DOUBLE_DELAY_NS", 0),
             seed: number("CUDA_DOUBLE_SEED", 1),
             memory_bytes: number("CUDA_DOUBLE_MEMORY", 16 << 30) as usize,
+            queue_max: number("CUDA_DOUBLE_QUEUE", 1024) as usize,
             denied: list("CUDA_DOUBLE_DENY").into_iter().map(pair).collect(),
             failures: list("CUDA_DOUBLE_FAIL").into_iter().map(failure).collect(),
         }

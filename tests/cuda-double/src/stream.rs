@@ -13,6 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// Handles of streams are this, plus a step for each; they are not used again.
 const FIRST: usize = 0x057e_0000;
 const STEP: usize = 0x10;
+/// The flag of streams that do not wait for the legacy stream; and of the legacy stream itself.
+pub const NON_BLOCKING: u32 = 1;
+const IS_LEGACY: u32 = 1 << 31;
 /// The legacy stream, and that of the thread: handles of the driver's.
 const LEGACY: [usize; 3] = [0, 1, 2];
 
@@ -22,6 +25,10 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 static HELD: AtomicBool = AtomicBool::new(false);
 /// All processors of the GPU are taken: copies within it must wait.
 static BUSY: [AtomicBool; DEVICES_MAX] = [const { AtomicBool::new(false) }; DEVICES_MAX];
+/// A kernel spins on the legacy stream of the GPU: blocking streams wait for it.
+static SPINS: [AtomicBool; DEVICES_MAX] = [const { AtomicBool::new(false) }; DEVICES_MAX];
+/// What ends these kernels, by GPU.
+static SPINNING: Mutex<BTreeMap<usize, Arc<Event>>> = Mutex::new(BTreeMap::new());
 /// All streams, also destroyed ones that are not done.
 static STREAMS: Mutex<BTreeMap<usize, Arc<Stream>>> = Mutex::new(BTreeMap::new());
 /// Legacy streams, by the handle of their context.
@@ -115,7 +122,7 @@ pub fn is_legacy(handle: usize) -> bool {
 
 fn legacy(context: Context) -> usize {
     let mut legacies = LEGACIES.lock().expect("no panic while it is locked");
-    *legacies.entry(context.handle).or_insert_with(|| create(context, 0, 0))
+    *legacies.entry(context.handle).or_insert_with(|| create(context, IS_LEGACY, 0))
 }
 
 /// Handles of the streams that live, in the order in which they were made, without legacy ones.
@@ -195,6 +202,23 @@ pub fn set_busy(device: usize, busy: bool) {
     wake_all();
 }
 
+/// Starts a kernel on the legacy stream of a context, which spins; or ends it.
+pub fn spin(context: Context, spins: bool) -> Answer {
+    let mut spinning = SPINNING.lock().expect("no panic while it is locked");
+    if let Some(event) = spinning.remove(&context.device) {
+        event.recorded();
+    }
+    SPINS[context.device].store(spins, Ordering::SeqCst);
+    if spins {
+        let event = Arc::new(Event::default());
+        event.post();
+        find(0, context)?.post(Operation::Await(event.clone(), 1));
+        spinning.insert(context.device, event);
+    }
+    wake_all();
+    Ok(())
+}
+
 /// Lets every stream look again whether it may go on.
 pub fn wake_all() {
     for stream in all() {
@@ -208,9 +232,13 @@ impl Stream {
         self.queue.lock().expect("no panic while it is locked")
     }
 
-    /// Puts an operation behind all that the stream has.
+    /// Puts an operation behind all that the stream has. Waits while the queue is full, as a
+    /// driver does.
     pub fn post(&self, operation: Operation) {
         let mut queue = self.lock();
+        while queue.waiting.len() >= settings().queue_max {
+            queue = self.changed.wait(queue).expect("no panic while it is locked");
+        }
         queue.posted += 1;
         queue.waiting.push_back(operation);
         self.changed.notify_all();
@@ -246,6 +274,10 @@ impl Stream {
         if context::is_lost(device) {
             return true;
         }
+        let is_blocking = self.flags & (NON_BLOCKING | IS_LEGACY) == 0;
+        if is_blocking && SPINS[device].load(Ordering::SeqCst) {
+            return false;
+        }
         let needs_processors = match first {
             Operation::Copies(copies) => copies.iter().any(Copy::needs_processors),
             Operation::Words(_) if queue.words_held => return false,
@@ -263,6 +295,7 @@ impl Stream {
         loop {
             if self.may_go(&queue) {
                 queue.working = true;
+                self.changed.notify_all();
                 return queue.waiting.pop_front();
             }
             if queue.closing && queue.waiting.is_empty() {

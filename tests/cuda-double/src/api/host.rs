@@ -14,6 +14,8 @@ use std::sync::Arc;
 /// Flags of `cuMemHostRegister`: portable, mapped, I/O memory, read-only.
 const FLAGS: c_uint = 1 | 2 | 4 | 8;
 const READ_ONLY: c_uint = 8;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// Whether the process may read a range, and write it.
 fn is_accessible(start: u64, bytes: usize, writes: bool) -> bool {
@@ -53,7 +55,9 @@ fn register(start: u64, bytes: usize, flags: c_uint) -> Answer {
         return Err(INVALID_VALUE);
     }
     let mut ranges = ranges();
-    if !ranges.among(start, bytes).is_empty() {
+    // A page is registered once, whoever has its other bytes.
+    let (first, last) = (start & !(PAGE - 1), (start + bytes as u64).next_multiple_of(PAGE));
+    if !ranges.among(first, (last - first) as usize).is_empty() {
         return Err(HOST_MEMORY_ALREADY_REGISTERED);
     }
     let memory = Arc::new(Backing::host(start as *mut u8, bytes));

@@ -3,11 +3,8 @@
 use super::devices::PRIORITY_GREATEST;
 use crate::codes::{Answer, INVALID_HANDLE, INVALID_VALUE, put};
 use crate::context::{current, lives, named};
-use crate::stream;
+use crate::stream::{self, NON_BLOCKING};
 use std::ffi::{c_int, c_uint};
-
-/// The flag of streams that do not wait for the legacy stream.
-const NON_BLOCKING: c_uint = 1;
 
 fn create(out: *mut usize, flags: c_uint, priority: c_int) -> Answer {
     if flags > NON_BLOCKING || out.is_null() {
@@ -49,7 +46,7 @@ driver! {
     }
 
     fn cuStreamGetFlags(handle: usize, out: *mut c_uint) {
-        put(out, stream::find(handle, current()?)?.flags)
+        put(out, stream::find(handle, current()?)?.flags & NON_BLOCKING)
     }
 
     fn cuStreamGetCtx(handle: usize, out: *mut usize) {
