@@ -140,8 +140,8 @@ const TIMES: Group = Group {
             "10000",
             "100 to 86400000",
             "How long a peer on another host may be silent before it counts as dead. A rail of \
-             sockets, of an RDMA port or of connected libfabric endpoints fails when nobody \
-             acknowledges its data for five eighths of this time.",
+             sockets or of an RDMA port fails when nobody acknowledges its data for five eighths \
+             of this time.",
         ),
         of("CROSSTIE_CONNECT_TIMEOUT_MS", "10000", "1 to 86400000", "How long a connect may take."),
         of(
