@@ -49,7 +49,7 @@ const fn of(
 }
 
 /// What a list of CPUs may be.
-const CPUS: &str = "numbers of CPUs, with commas between them; no ranges";
+const CPUS: &str = "numbers of CPUs, comma-separated; no ranges";
 /// What a switch may be.
 const SWITCH: &str = "0 or 1";
 /// What a launcher tells.
@@ -66,7 +66,7 @@ const RAILS: Group = Group {
         of(
             "CROSSTIE_RAILS",
             "`shm,verbs,libfabric,vendor,tcp`",
-            "some of these names, with commas between them",
+            "some of these names, comma-separated",
             "The rails that the devices host0, shm0 and tcp0 may use. `shm` reaches peers of this \
              host, `tcp` all peers. `verbs` (RDMA ports), `libfabric` (NICs) and `vendor` (rails \
              that the program brings) have `tcp` as their backup, also where it is not named. \
@@ -76,7 +76,7 @@ const RAILS: Group = Group {
         of(
             "CROSSTIE_RAILS_REQUIRED",
             "none",
-            "`shm`, `verbs`, `libfabric`, `vendor`, `tcp`, with commas between them",
+            "`shm`, `verbs`, `libfabric`, `vendor`, `tcp`, comma-separated",
             "host0 opens only if it has a rail of each of these kinds; else open gives \
              `XTIE_ERR_NO_RAIL`. By default the log names a rail that is missing, and TCP takes \
              its place. A peer that has no such rail is reached over TCP all the same.",
@@ -86,7 +86,7 @@ const RAILS: Group = Group {
             "every interface with a carrier but loopback, docker and virbr; without a carrier, if \
              there is no other. In the NCCL plugin, beside an RDMA port, the interface of that \
              port",
-            "prefixes, with commas between them; `^` in front excludes all, `=` wants whole names",
+            "prefixes, comma-separated; `^` in front excludes all, `=` wants whole names",
             "The interfaces by which other hosts reach this host. When it is set, this host \
              connects to others by these alone. A labelled address (`eth0:hsn`) belongs to its \
              interface; a name with a colon means that address alone.",
@@ -118,13 +118,12 @@ const PEERS: Group = Group {
             "CROSSTIE_KEY_FILE",
             "none",
             "path",
-            "A file with a key. Only peers with the same key can connect, also on this host. A \
-             variable that is set and empty is an error.",
+            "A file with a key. Only peers with the same key can connect, also on this host.",
         ),
         of(
             "CROSSTIE_ALLOW_UIDS",
             "none",
-            "numbers of users, with commas between them",
+            "numbers of users, comma-separated",
             "Without a key: processes of these users may use shared memory with this process, \
              beside its own user and root. Both sides must allow the other's user; root must, too.",
         ),
@@ -140,8 +139,8 @@ const TIMES: Group = Group {
             "10000",
             "100 to 86400000",
             "How long a peer on another host may be silent before it counts as dead. A rail of \
-             sockets, of an RDMA port or of connected libfabric endpoints fails when nobody \
-             acknowledges its data for five eighths of this time.",
+             sockets or of an RDMA port fails when nobody acknowledges its data for five eighths \
+             of this time.",
         ),
         of("CROSSTIE_CONNECT_TIMEOUT_MS", "10000", "1 to 86400000", "How long a connect may take."),
         of(
@@ -185,7 +184,7 @@ const RDMA_PORTS: Group = Group {
         of(
             "CROSSTIE_IB_HCA",
             "every port that works",
-            "prefixes, with `:port` or without, with commas between them; `^` in front excludes \
+            "prefixes, with `:port` or without, comma-separated; `^` in front excludes \
              all, `=` wants whole names",
             "The ports that are used. For NCCL, a rail and a plane may follow: \
              `mlx5_0:1:rail:plane`.",
@@ -215,9 +214,8 @@ const RDMA_PORTS: Group = Group {
             "CROSSTIE_IB_ADAPTIVE_ROUTING",
             "-2: on for InfiniBand, off for RoCE",
             "-2, 0 or 1",
-            "1: the packets of a queue pair may take several paths. Data is then announced by a \
-             write of its own, and each control word waits for the one before. Set it on a RoCE \
-             network with several paths (Spectrum-X): without it a connection may stand still.",
+            "1: the packets of a queue pair may take several paths. Set it on a RoCE network \
+             with several paths (Spectrum-X): without it a connection may stand still.",
         ),
     ],
 };
@@ -236,7 +234,7 @@ const LIBFABRIC: Group = Group {
         of(
             "CROSSTIE_OFI_DOMAINS",
             "all of the provider but lo and docker",
-            "names, with commas between them",
+            "names, comma-separated",
             "The domains (NICs or interfaces) that are rails, in this order. One that is named \
              twice is two rails.",
         ),
@@ -278,8 +276,7 @@ pub const DEBUG: Group = Group {
             "68719476736 (64 GiB), less where a limit (`ulimit -v`) has no room",
             "bytes, below 2^47",
             "Address space for `xtie_memory_alloc`; 0 for none. Each peer of this host maps it, \
-             too. A peer that has no room reads that memory through the kernel or in two copies, \
-             and a warning says so.",
+             too. See doc/limits.md.",
         ),
         of(
             "CROSSTIE_EAGER_BYTES",

@@ -1,6 +1,6 @@
 //! The plugin as NCCL meets it: a harness in C loads the built library and goes through what NCCL
-//! does, in one process or two, with every version's table. Tests named `point_N` are the points of
-//! the checklist in the ABI's fact sheet; `doc/testing.md` says which are there.
+//! does, in one process or two, with every version's table. Tests named `point_N` are what
+//! NCCL expects of a plugin, point by point.
 
 #[allow(dead_code)] // of the shared parts
 mod support;
