@@ -7,7 +7,7 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, LocalSpan, Op, OpId, OpKind, PeerLife, Provider, RailKey, RecvSlot,
+    Completion, LocalSpan, Op, OpId, OpKind, PeerLife, Provider, RailKey, RecvSlot, Syscalls,
 };
 use crosstie::memory::{CpuSet, SharedHeap, WakeFd};
 use crosstie::provider::rail_set::{Limits, RailSet, Way, bytes};
@@ -224,20 +224,21 @@ fn ring_of_a_lane_moves_on_past_messages_that_are_held() {
     }
 }
 
-/// Shared memory keeps no order between its two rings, so both together promise none.
+/// Shared memory keeps no order between its two rings, nor do several streams. What one rail does
+/// not promise, the other still does.
 const UNORDERED: usize = 3;
 /// And it detaches no peers, and has no longer payloads towards one.
 const SHM_SKIPS: usize = UNORDERED + 2;
 
 #[test]
 fn peer_on_tcp_finds_every_promise_kept() {
-    for streams in [1, 4] {
+    for (streams, skips) in [(1, 0), (4, UNORDERED)] {
         let make = move || {
             let mut sides = [(); 2].map(|()| side(&limits(), streams));
             join_tcp(&mut sides, 0, streams as usize);
             pair(sides, On::Tcp(streams as usize))
         };
-        common::run_all(make, UNORDERED);
+        common::run_all(make, skips);
     }
 }
 
@@ -249,7 +250,7 @@ fn peer_on_tcp_finds_every_promise_kept_beside_one_in_shared_memory() {
         join_shm(&mut sides, 1);
         pair(sides, On::Tcp(1))
     };
-    common::run_all(make, UNORDERED);
+    common::run_all(make, 0);
 }
 
 #[test]
@@ -271,6 +272,21 @@ fn tcp_alone_keeps_every_promise() {
         pair(sides, On::Tcp(1))
     };
     common::run_all(make, 0);
+}
+
+/// But for what a poll costs, which goes to all rails.
+#[test]
+fn each_peer_has_the_promises_of_its_rail() {
+    let mut sides = [(); 2].map(|()| side(&limits(), 1));
+    join_shm(&mut sides, 0);
+    join_tcp(&mut sides, 1, 1);
+    let [of_shm, of_tcp] = [0, 1].map(|peer| sides[0].rail.caps(PeerIndex(peer)));
+    assert_eq!([of_shm.ordered, of_tcp.ordered], [false, true]);
+    assert_eq!(of_shm.send_payload_max, Bytes(limits().shm.send_payload_max.into()));
+    assert!(of_tcp.send_payload_max > of_shm.send_payload_max);
+    assert!(of_tcp.transfer_max < of_shm.transfer_max);
+    assert_eq!([of_shm.syscalls, of_tcp.syscalls], [Syscalls::PerBatch; 2]);
+    assert_eq!(of_shm.copy_granule, of_tcp.copy_granule);
 }
 
 #[test]

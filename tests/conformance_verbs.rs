@@ -293,7 +293,7 @@ fn bad_key_of_our_own_ends_its_op_alone() {
 #[test]
 fn fenced_peer_comes_back_with_a_new_queue_pair() {
     let Some(mut world) = World::new() else { return };
-    assert_eq!(world.rails[0].caps().fence, FenceKind::Local);
+    assert_eq!(world.rails[0].caps(PEER).fence, FenceKind::Local);
     for generation in 2..6u32 {
         world.seen = [Vec::new(), Vec::new()];
         world.fill(0, 0, 64, generation as u8);

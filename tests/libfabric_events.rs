@@ -82,7 +82,7 @@ fn quiet(world: &mut World) {
 #[test]
 fn fenced_peer_comes_back() {
     each(|world| {
-        assert_eq!(world.rails[0].caps().fence, FenceKind::WriterDrained);
+        assert_eq!(world.rails[0].caps(PEER).fence, FenceKind::WriterDrained);
         for round in 2..5u32 {
             world.seen = [Vec::new(), Vec::new()];
             world.fill(0, 0, 64, round as u8);
@@ -586,7 +586,7 @@ fn post_random(
     let at = 4096 * random(64) as usize;
     let length = [0, 1, 64, 300, 4096, 100_000][random(6) as usize];
     let kind = match random(6) {
-        0 if world.rails[side].caps().atomic_bytes == 8 => {
+        0 if world.rails[side].caps(PEER).atomic_bytes == 8 => {
             OpKind::Add { target: world.remote(1 - side, BLOCK_BYTES / 2), value: 1 }
         }
         1 => {

@@ -52,7 +52,7 @@ fn word_goes_behind_its_write_where_the_library_refuses_it_there() {
             assert!(world.holds(1, at, 4096, 1 + word as u8), "a word before its bytes");
             assert!(world.end(0, id), "{provider:?}");
             world.until("the message comes", |world| came(world, is_message).is_some());
-            if world.rails[0].caps().ordered {
+            if world.rails[0].caps(PEER).ordered {
                 assert!(came(&world, is_word) < came(&world, is_message), "{provider:?}");
             }
             for seen in std::mem::take(&mut world.seen[1]) {

@@ -143,7 +143,7 @@ fn post_says_again_when_messages_are_held_and_goes_on_after_release() {
             break;
         }
     }
-    assert!(slots.len() >= a.caps().recv_slots as usize);
+    assert!(slots.len() >= a.caps(PEER).recv_slots as usize);
     for slot in slots {
         b.received_release(PEER, slot);
     }

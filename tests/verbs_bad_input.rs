@@ -171,7 +171,7 @@ fn line(adaptive: u64) {
     let (source, target) = (Source::Line([7; LINE_BYTES]), world.remote(1, 64));
     let kind = OpKind::Write { source, target, immediate: None };
     let posted = world.rails[0].post(&Op { id: OpId(5), peer: PEER, kind }, world.now);
-    println!("ordered {}, {posted:?}", world.rails[0].caps().ordered);
+    println!("ordered {}, {posted:?}", world.rails[0].caps(PEER).ordered);
     world.until("a line lands", |world| world.holds(1, 64, LINE_BYTES, 7));
     if posted == Ok(Posted::Pending) {
         println!("it ends well: {}", world.end(0, OpId(5)));

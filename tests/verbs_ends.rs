@@ -92,7 +92,7 @@ fn release_late() {
     world.rails[1].peer_connect(PEER, &ends[0]).unwrap();
     world.seen = [Vec::new(), Vec::new()];
     // some of them may wait to be posted
-    let promised = world.rails[1].caps().recv_slots as usize;
+    let promised = world.rails[1].caps(PEER).recv_slots as usize;
     for number in 0..promised {
         world.send(0, number as u8, 8);
     }

@@ -3,7 +3,7 @@
 
 use crate::base::units::Bytes;
 
-/// Promises of one provider, fixed while it is open.
+/// Promises of one rail, fixed while it is open.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Caps {
     /// Longest payload of one send, beside its head.

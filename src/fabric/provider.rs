@@ -162,15 +162,15 @@ pub trait Provider: MemoryDomain + PeerLife {
     /// the program.
     const REACHES_DEVICES: bool = false;
 
-    /// The promises.
-    fn caps(&self) -> Caps;
+    /// The promises towards a peer: those of the rail that it is on. A provider that is one rail
+    /// promises the same to all peers, open or not.
+    fn caps(&self, peer: PeerIndex) -> Caps;
 
-    /// [`Caps::send_payload_max`] towards an open peer, which may be longer than towards all. Of
+    /// Longest payload to an open peer, which may be longer than [`Caps::send_payload_max`]. Of
     /// payloads beyond that there may be [`LONG_SLOTS`] received and not yet released, or on their
     /// way to where those before them are held, and one more if it is released before a next.
     fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
-        let _ = peer;
-        self.caps().send_payload_max
+        self.caps(peer).send_payload_max
     }
 
     /// How many bytes of all that was posted to an open peer have left for the system or the
@@ -179,12 +179,6 @@ pub trait Provider: MemoryDomain + PeerLife {
     fn sent_through(&self, peer: PeerIndex) -> SentThrough {
         let _ = peer;
         SentThrough { left: 0, posted: 0 }
-    }
-
-    /// [`Caps::transfer_max`] towards a peer, which may be longer than towards all.
-    fn transfer_max(&self, peer: PeerIndex) -> Bytes {
-        let _ = peer;
-        self.caps().transfer_max
     }
 
     /// Whether long writes to an open peer go one after the other on one stream, so that a message

@@ -56,9 +56,6 @@ const WATCH_RECEIVES: u64 = 8;
 impl<'m, P: Provider> Endpoint<'m, P> {
     /// Cuts an endpoint out of a block, as [`Limits::machine_bytes`] counts. `limits` have passed
     /// [`Limits::check`].
-    ///
-    /// *Panics* when the rail does not copy sends at post
-    /// ([`copies_at_post`](crate::fabric::Caps::copies_at_post)).
     pub fn open(
         block: &mut Carver<'m>,
         limits: Limits,
@@ -66,7 +63,6 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         regions: DataMrs<'m>,
         rail: P,
     ) -> Result<Endpoint<'m, P>, BlockTooSmall> {
-        assert!(rail.caps().copies_at_post);
         let nothing = Completion::PeerDown { peer: PeerIndex(0), cause: DownCause::Closed };
         Ok(Endpoint {
             net: Net::carve(block, limits, config, regions, rail)?,

@@ -250,7 +250,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         self.net.lanes.clear(index);
         self.pushing += usize::from(!setup.pull);
         self.failing_over += usize::from(several);
-        self.net.connections[index] = connection_new(peer, setup, eager.min(sent));
+        self.net.connections[index] = connection_new(setup, eager.min(sent));
+        self.net.lane_opened(index, 0);
+        self.net.control_set(index, 0);
         if P::SEVERAL_LANES && several {
             let all = ((1u32 << setup.lanes) - 1) as u8;
             self.net.connections[index].rails.first = all & !setup.reserve;
@@ -408,6 +410,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             meter.joins();
         }
         self.net.lanes.down.remove(self.net.lane_at(index, lane));
+        self.net.lane_opened(index, lane);
         self.net.due.work.insert(index);
         if generation < peer_past {
             // the peer's end is dead already, and it will not say so again
@@ -571,9 +574,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
 }
 
 /// A connection that is open, as its set-up says.
-fn connection_new(peer: PeerIndex, setup: &ConnectionSetup, eager: Bytes) -> Connection {
+fn connection_new(setup: &ConnectionSetup, eager: Bytes) -> Connection {
     let mut c = Connection { state: ConnectionState::Open, pull: setup.pull, ..Connection::FREE };
-    (c.rails.control_lane.peer, c.rails.count) = (peer, setup.lanes);
+    c.rails.count = setup.lanes;
     c.rails.probed = setup.probed;
     c.control.lines.reads = reads(setup.reads_runs, setup.reads_filled, setup.slots_in_rows);
     c.control.credits.through = Seq(setup.credits);

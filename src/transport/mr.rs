@@ -383,7 +383,7 @@ impl Scratch {
         // SAFETY: inside the raw slice (assert), which only this object touches.
         unsafe { self.memory.start.copy_from(bytes.as_ptr(), bytes.len()) };
         // SAFETY: the memory lives as long as the endpoint; rails copy a send at post
-        // (`Caps::copies_at_post`, asserted at open), so nothing reads it after the next call.
+        // (`Caps::copies_at_post`, asserted in `Net::lane_opened`), so nothing reads it later.
         unsafe {
             LocalSpan::new(self.memory.start as u64, Bytes::of(bytes.len()), RailKey::default())
         }
@@ -430,7 +430,7 @@ impl Kept {
         }
         assert!(offset <= self.memory.length && length <= self.memory.length - offset);
         // SAFETY: inside the raw slice (assert), which lives as long as the endpoint; rails copy a
-        // send at post (`Caps::copies_at_post`, asserted at open).
+        // send at post (`Caps::copies_at_post`, asserted in `Net::lane_opened`).
         unsafe {
             LocalSpan::new(
                 self.memory.start as u64 + offset as u64,

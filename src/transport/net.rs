@@ -18,7 +18,7 @@ use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RailKey, RemoteSpan,
+    LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RailKey, RemoteSpan,
 };
 use crate::wire::head::{KIND_EAGER, SendHead};
 use crate::wire::state::STATE_FAILED;
@@ -53,7 +53,6 @@ const STRIPE_BYTES_ONE_STREAM: Bytes = Bytes::mib(1);
 #[derive(Debug)]
 pub struct Net<'m, P: Provider> {
     pub rail: P,
-    pub caps: Caps,
     pub limits: Limits,
     pub config: Config,
     pub regions: DataMrs<'m>,
@@ -97,7 +96,6 @@ impl<'m, P: Provider> Net<'m, P> {
         let connections = limits.connections_max as usize;
         let words = bitset::words(connections);
         Ok(Net {
-            caps: rail.caps(),
             rail,
             limits,
             config,
@@ -167,10 +165,11 @@ impl<P: Provider> Net<'_, P> {
     /// it has. A short one leaves with the test of its request.
     #[inline(always)]
     pub fn kept_through(&self, index: usize, length: u64) -> Option<u64> {
-        if length <= self.caps.send_payload_max.0 {
+        let c = &self.connections[index];
+        if !c.send.is_long(length) {
             return None;
         }
-        let sent = self.rail.sent_through(self.connections[index].rails.control_lane.peer);
+        let sent = self.rail.sent_through(c.rails.control_lane.peer);
         (sent.left < sent.posted).then_some(sent.posted)
     }
 
@@ -236,9 +235,9 @@ impl<P: Provider> Net<'_, P> {
             false => self.config.stripe_bytes_min,
         };
         let min = schedule::stripe_min(length, lanes, min);
-        let every = self.caps.transfer_max;
+        let every = self.connections[index].rails.transfer_max();
         let first = match length > schedule::length_max(every) {
-            true => self.rail.transfer_max(self.lane_peer_of(index, 0)),
+            true => self.transfer_max(index, 0),
             false => every,
         };
         schedule::cut(length, min, every, first).expect("what is too long was refused")
@@ -249,7 +248,7 @@ impl<P: Provider> Net<'_, P> {
     /// they leave to those that can.
     #[cold]
     pub fn length_max(&self, index: usize) -> u64 {
-        let first = self.rail.transfer_max(self.lane_peer_of(index, 0));
+        let first = self.transfer_max(index, 0);
         let most = match self.connections[index].pull {
             true => first.0,
             false => schedule::length_max(first),
@@ -257,11 +256,16 @@ impl<P: Provider> Net<'_, P> {
         most.min(MESSAGE_BYTES_MAX)
     }
 
+    /// What a lane carries in one op.
+    #[cold]
+    fn transfer_max(&self, index: usize, lane: u8) -> Bytes {
+        self.rail.caps(self.lane_peer_of(index, lane)).transfer_max
+    }
+
     /// A bit for each lane of a connection that carries so many bytes in one op.
     #[cold]
     fn lanes_carrying(&self, index: usize, bytes: u64) -> u8 {
-        let carries =
-            |lane: &u8| self.rail.transfer_max(self.lane_peer_of(index, *lane)).0 >= bytes;
+        let carries = |lane: &u8| self.transfer_max(index, *lane).0 >= bytes;
         let lanes = 0..self.connections[index].rails.count;
         lanes.filter(carries).fold(0, |all, lane| all | 1 << lane)
     }
@@ -269,7 +273,10 @@ impl<P: Provider> Net<'_, P> {
     /// The same, without a look where each does.
     #[inline]
     fn lanes_long(&self, index: usize, bytes: u64) -> u8 {
-        if bytes > self.caps.transfer_max.0 { self.lanes_carrying(index, bytes) } else { u8::MAX }
+        match bytes > self.connections[index].rails.transfer_max().0 {
+            true => self.lanes_carrying(index, bytes),
+            false => u8::MAX,
+        }
     }
 
     /// A bit for each lane whose rail knows the memory of both ends. All that go by the first
@@ -410,6 +417,26 @@ impl<P: Provider> Net<'_, P> {
     #[inline(always)]
     pub fn fails_over(&self, index: usize) -> bool {
         P::SEVERAL_LANES && self.connections[index].rails.fails_over()
+    }
+
+    /// A lane's end has just been opened in the rail: no stripe is to be longer than it carries.
+    ///
+    /// *Panics* when its rail does not copy sends at post
+    /// ([`copies_at_post`](crate::fabric::Caps::copies_at_post)).
+    pub fn lane_opened(&mut self, index: usize, lane: u8) {
+        let caps = self.rail.caps(self.lane_peer_of(index, lane));
+        assert!(caps.copies_at_post);
+        self.connections[index].rails.carries(caps.transfer_max);
+    }
+
+    /// Control runs on this lane from now on.
+    pub fn control_set(&mut self, index: usize, lane: u8) {
+        let peer = self.lane_peer_of(index, lane);
+        let caps = self.rail.caps(peer);
+        let c = &mut self.connections[index];
+        (c.rails.control_lane.lane, c.rails.control_lane.peer) = (lane, peer);
+        c.rails.control_lane.caps_set(&caps);
+        c.send.payload_max_set(caps.send_payload_max);
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant};
-use crate::fabric::{Provider, RemoteSpan, Syscalls};
+use crate::fabric::{Caps, Provider, RemoteSpan, Syscalls};
 use crate::provider::loopback::{self, Loopback};
 use crate::transport::limits::CREDITS;
 use crate::transport::mr::vouched;
@@ -95,6 +95,16 @@ impl<'m, P: Provider> Pair<'m, P> {
             endpoint.connection_open(own, &setup);
         }
         Pair { endpoint, regions }
+    }
+
+    /// As over sockets.
+    fn lines_cost_calls(&mut self) {
+        let peer = crate::base::ids::PeerIndex(0);
+        let of_rail = self.endpoint.net.rail.caps(peer);
+        let caps = Caps { syscalls: Syscalls::PerBatch, ..of_rail };
+        for c in self.endpoint.net.connections.iter_mut() {
+            c.rails.control_lane.caps_set(&caps);
+        }
     }
 
     fn register(&self, memory: &mut [u8]) -> Handle {
@@ -555,7 +565,7 @@ fn stripes_count_as_movement() {
 fn offers_are_held_back_while_messages_are_short_and_nobody_waits() {
     let mut block = block();
     let mut pair = Pair::open(&mut block, false);
-    pair.endpoint.net.caps.syscalls = Syscalls::PerBatch;
+    pair.lines_cost_calls();
     let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
     let (from, to) = (pair.register(&mut source), pair.register(&mut target));
     let held = |pair: &Pair| {

@@ -308,7 +308,7 @@ impl Broken {
 
     /// Whether each receive of a peer is taken.
     fn is_full(&self) -> bool {
-        self.unreleased >= self.inner.caps().recv_slots
+        self.unreleased >= self.inner.caps(FROM_A).recv_slots
     }
 
     /// Whether there is no place for a long payload from A.
@@ -347,7 +347,7 @@ impl Broken {
     }
 
     fn post_send(&mut self, op: Op, now: Instant) -> Result<Posted, PostError> {
-        let longest = self.inner.caps().send_payload_max.0;
+        let longest = self.inner.caps(op.peer).send_payload_max.0;
         let vice = self.vice;
         match vice {
             Vice::RefusedButSent if self.every(3) => {
@@ -508,8 +508,8 @@ impl MemoryDomain for Broken {
 }
 
 impl Provider for Broken {
-    fn caps(&self) -> Caps {
-        let caps = self.inner.caps();
+    fn caps(&self, peer: PeerIndex) -> Caps {
+        let caps = self.inner.caps(peer);
         self.asked.set(self.asked.get() + 1);
         match self.vice {
             Vice::ChangesCaps => {
@@ -521,8 +521,8 @@ impl Provider for Broken {
         }
     }
 
-    fn send_payload_max(&self, _peer: PeerIndex) -> Bytes {
-        self.inner.caps().send_payload_max
+    fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
+        self.inner.caps(peer).send_payload_max
     }
 
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {

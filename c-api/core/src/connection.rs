@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_void};
 use crosstie::base::ids::ConnectionIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
-use crosstie::fabric::{Provider, RailKey, RemoteSpan};
+use crosstie::fabric::{RailKey, RemoteSpan};
 use crosstie::transport::endpoint::ConnectionCloseError;
 use crosstie::transport::limits::CREDITS;
 use crosstie::transport::{ConnectionSetup, Incoming, Outgoing, RequestId};
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn xtie_core_connection_blob(
     }
     enter(endpoint, |host| {
         let index = free(host, connection)?;
-        let caps = host.machine.rail().caps();
+        let caps = host.machine.rail().promised();
         let mut flags = BLOB_RUNS;
         if caps.pull {
             flags |= BLOB_PULL;
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn xtie_core_connection_open(
 
 /// What both ends agree on.
 fn setup(host: &Host, blob: &ConnectionBlob) -> Result<ConnectionSetup, xtie_core_result> {
-    let caps = host.machine.rail().caps();
+    let caps = host.machine.rail().promised();
     let groups_max = host.machine.limits().groups_max();
     // a message is read in one op, so the ends read as much; writes are cut by their writer. An
     // older end says nothing of that, and reads

@@ -9,7 +9,7 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Caps, DeregisterError, Domain, FenceKind, MemoryDomain, MemoryKind, Provider, RailKey, Region,
+    Caps, DeregisterError, Domain, FenceKind, MemoryDomain, MemoryKind, RailKey, Region,
     RegisterError,
 };
 use crosstie::provider::vendor::abi::*;
@@ -204,7 +204,7 @@ unsafe fn open(
     // SAFETY: the context is the caller's word; the domain is used while the room stands, which
     // ends with the object.
     let rail = unsafe { Vendor::open(table, context, flights, regions_max) }?;
-    let caps = rail.caps();
+    let caps = rail.promised();
     if !carries(&caps) {
         return Err(XTIE_CORE_ERR_RAIL_SMALL);
     }

@@ -50,7 +50,7 @@ impl<'m> MemoryDomain for Libfabric<'m> {
 }
 
 impl<'m> Provider for Libfabric<'m> {
-    fn caps(&self) -> Caps {
+    fn caps(&self, _peer: PeerIndex) -> Caps {
         let transfer_max = Bytes(self.traits.transfer_max);
         Caps {
             send_payload_max: Bytes(self.limits.payload_bytes_max.into()),

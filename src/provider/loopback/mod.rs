@@ -248,7 +248,7 @@ impl<'m> MemoryDomain for Loopback<'m> {
 impl<'m> Provider for Loopback<'m> {
     const SEVERAL_LANES: bool = false;
 
-    fn caps(&self) -> Caps {
+    fn caps(&self, _peer: PeerIndex) -> Caps {
         Caps {
             send_payload_max: self.tables.limits.payload_max,
             recv_slots: self.tables.limits.slots,

@@ -34,7 +34,7 @@ use super::tcp::{self, PeerOpenError, Tcp};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Span};
-use crate::fabric::{Caps, FenceKind, MemoryDomain, Provider, Syscalls};
+use crate::fabric::{Caps, MemoryDomain, Provider, Syscalls};
 use crate::memory::{Alarm, Errno, Reserve};
 use std::boxed::Box;
 use std::sync::Arc;
@@ -88,6 +88,25 @@ struct Sockets<'m> {
     _records: Reserve,
 }
 
+/// What a poll of several rails costs, whichever of them a peer is on.
+#[derive(Copy, Clone)]
+struct Polled {
+    copy_granule: Bytes,
+    syscalls: Syscalls,
+}
+
+impl Polled {
+    const fn of(caps: Caps) -> Polled {
+        Polled { copy_granule: caps.copy_granule, syscalls: caps.syscalls }
+    }
+
+    /// With one more rail: each may make one indivisible copy.
+    const fn and(self, caps: Caps) -> Polled {
+        let copy_granule = Bytes(self.copy_granule.0 + caps.copy_granule.0);
+        Polled { copy_granule, syscalls: Syscalls::PerBatch }
+    }
+}
+
 /// All rails, and which of them each peer is on.
 pub struct RailSet<'m> {
     shm: Shm<'m>,
@@ -100,7 +119,7 @@ pub struct RailSet<'m> {
     /// What came through the rings of peers that are `ON_LANE`.
     taken: Option<Taken>,
     lane_bits: u32,
-    caps: Caps,
+    polled: Polled,
     /// Which of the ports, or the rest, is polled first.
     turn: usize,
     /// When what is no port is polled beside ports.
@@ -143,10 +162,12 @@ impl<'m> RailSet<'m> {
             sockets =
                 Some(Sockets { tcp, first: false, busy: false, passed: 0, _records: records });
         }
-        let caps = match &sockets {
-            None => shm.caps(),
-            Some(Sockets { tcp, .. }) if limits.shm.peers_max == 0 => tcp.caps(),
-            Some(Sockets { tcp, .. }) => both(shm.caps(), tcp.caps()),
+        let nobody = PeerIndex(0);
+        let of_shm = Polled::of(shm.caps(nobody));
+        let polled = match &sockets {
+            None => of_shm,
+            Some(Sockets { tcp, .. }) if limits.shm.peers_max == 0 => Polled::of(tcp.caps(nobody)),
+            Some(Sockets { tcp, .. }) => of_shm.and(tcp.caps(nobody)),
         };
         Ok(RailSet {
             shm,
@@ -156,7 +177,7 @@ impl<'m> RailSet<'m> {
             on,
             taken: None,
             lane_bits: limits.lane_bits,
-            caps,
+            polled,
             turn: 0,
             looks: Looks::FIRST,
             alarm: None,
@@ -299,24 +320,5 @@ impl<'m> RailSet<'m> {
     /// Whether bytes that were posted to a living peer over sockets have not reached its host yet.
     pub fn is_tcp_undelivered(&self, peer: PeerIndex) -> bool {
         self.tcp_of(peer).is_some_and(|tcp| tcp.is_undelivered(peer))
-    }
-}
-
-/// What two rails promise. Reads work on one of them: who opens a connection says which.
-fn both(shm: Caps, tcp: Caps) -> Caps {
-    Caps {
-        send_payload_max: shm.send_payload_max.min(tcp.send_payload_max),
-        recv_slots: shm.recv_slots.min(tcp.recv_slots),
-        transfer_max: shm.transfer_max.min(tcp.transfer_max),
-        pull: shm.pull,
-        immediate: shm.immediate && tcp.immediate,
-        ordered: shm.ordered && tcp.ordered,
-        copies_at_post: shm.copies_at_post && tcp.copies_at_post,
-        atomic_bytes: shm.atomic_bytes.min(tcp.atomic_bytes),
-        // one indivisible copy each
-        copy_granule: Bytes(shm.copy_granule.0 + tcp.copy_granule.0),
-        fence: FenceKind::Local,
-        bad_key_breaks: false,
-        syscalls: Syscalls::PerBatch,
     }
 }

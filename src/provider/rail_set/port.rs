@@ -447,7 +447,7 @@ impl<'m> PortRail<'m> {
     }
 
     pub(super) fn caps(&self) -> Caps {
-        on!(self, rail => rail.caps())
+        on!(self, rail => rail.caps(PeerIndex(0))) // the same of each peer
     }
 
     #[inline]

@@ -8,11 +8,11 @@ use super::port::{PortConfig, PortDomain, PortLimits, PortRail};
 use super::port_error::{PortError, PortOpenError, PortPeerError};
 use super::port_words::Complaint;
 use super::seats::{Due, LOOK, Later, Seats};
-use super::{ON_PORT, RailSet, both};
+use super::{ON_PORT, RailSet};
 use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{Caps, Completion, OpId, RailKey};
+use crate::fabric::{Completion, OpId, RailKey};
 use crate::memory::{Alarm, Reserve};
 use crate::provider::verbs::mtu::Packets;
 use crate::wire::pair::LaneEnd;
@@ -122,9 +122,7 @@ impl<'m> RailSet<'m> {
         let mut carver = unsafe { Carver::over_zeroed(records.start(), length) };
         // SAFETY: `port_add`'s contract.
         let rail = unsafe { PortRail::open(&mut carver, limits, config)? };
-        let (before, caps) = (self.caps, rail.caps());
-        let bad_key_breaks = before.bad_key_breaks || caps.bad_key_breaks;
-        self.caps = Caps { bad_key_breaks, ..both(before, caps) };
+        self.polled = self.polled.and(rail.caps());
         let seats = Seats::new(limits.peers_max);
         let (mailbox_key, revive_at) = (RailKey(0), Instant(0));
         self.ports.push(Port { rail, seats, mailbox_key, revive_at, _records: records });

@@ -6,7 +6,7 @@ extern crate std;
 use super::gpu::{Beneath, Gpus, has_device};
 use super::port::PortRail;
 use super::ports::{NAP, NAP_MAX, Port};
-use super::{CLOSED, ON_LANE, ON_PORT, ON_TCP, RailSet, Sockets};
+use super::{CLOSED, ON_LANE, ON_PORT, ON_TCP, Polled, RailSet, Sockets};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
@@ -320,8 +320,11 @@ impl<'m> MemoryDomain for RailSet<'m> {
 impl<'m> Provider for RailSet<'m> {
     const REACHES_DEVICES: bool = true;
 
-    fn caps(&self) -> Caps {
-        self.caps
+    /// Those of the peer's rail; a poll goes to all rails, and costs what they all cost.
+    fn caps(&self, peer: PeerIndex) -> Caps {
+        let Polled { copy_granule, syscalls } = self.polled;
+        let caps = on!(self, peer, rail, number => rail.caps(number));
+        Caps { copy_granule, syscalls, ..caps }
     }
 
     fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
@@ -330,10 +333,6 @@ impl<'m> Provider for RailSet<'m> {
 
     fn sent_through(&self, peer: PeerIndex) -> SentThrough {
         on!(self, peer, rail, number => rail.sent_through(number))
-    }
-
-    fn transfer_max(&self, peer: PeerIndex) -> Bytes {
-        on!(self, peer, rail, number => rail.transfer_max(number))
     }
 
     fn is_single_stream(&self, peer: PeerIndex) -> bool {

@@ -432,7 +432,7 @@ impl<'m> MemoryDomain for Shm<'m> {
 }
 
 impl<'m> Provider for Shm<'m> {
-    fn caps(&self) -> Caps {
+    fn caps(&self, _peer: PeerIndex) -> Caps {
         Caps {
             send_payload_max: Bytes(u64::from(self.limits.send_payload_max)),
             recv_slots: self.limits.recv_slots(),

@@ -318,7 +318,7 @@ impl<'m> MemoryDomain for Tcp<'m> {
 }
 
 impl<'m> Provider for Tcp<'m> {
-    fn caps(&self) -> Caps {
+    fn caps(&self, _peer: PeerIndex) -> Caps {
         Caps {
             send_payload_max: Bytes(SHORT_BYTES_MAX.into()),
             recv_slots: super::area::SLOTS as u32,

@@ -150,6 +150,11 @@ impl<'m> Vendor<'m> {
         self.blob_bytes
     }
 
+    /// What the object promised when it was opened, to every peer.
+    pub const fn promised(&self) -> Caps {
+        self.caps
+    }
+
     /// What the object promises when it is asked again; `None`: what cannot be, or blobs of another
     /// length.
     pub fn promises(&self) -> Option<Caps> {
@@ -440,7 +445,7 @@ impl<'m> MemoryDomain for Vendor<'m> {
 impl<'m> Provider for Vendor<'m> {
     const SEVERAL_LANES: bool = false;
 
-    fn caps(&self) -> Caps {
+    fn caps(&self, _peer: PeerIndex) -> Caps {
         self.caps
     }
 

@@ -187,7 +187,7 @@ impl<'m> VendorPort<'m> {
             }
             OpenError::Caps(error) => PortOpenError::Caps(error),
         })?;
-        if let Some(what) = lacks(&vendor.caps(), payload_bytes_min) {
+        if let Some(what) = lacks(&vendor.promised(), payload_bytes_min) {
             return Err(PortOpenError::Small(what));
         }
         Ok(VendorPort {
@@ -275,7 +275,7 @@ impl<'m> VendorPort<'m> {
         let blob = self.vendor.peer_blob(peer).map_err(PortPeerError::Peer)?;
         self.seats[peer.as_usize()] = Seat { state: State::Prepared, ..Seat::CLOSED };
         self.peers_open += 1;
-        let payload = self.vendor.caps().send_payload_max.0.min(u32::MAX.into());
+        let payload = self.vendor.promised().send_payload_max.0.min(u32::MAX.into());
         Ok(VendorEndHello {
             blob,
             blob_bytes: self.vendor.blob_bytes() as u32,
@@ -298,7 +298,7 @@ impl<'m> VendorPort<'m> {
             self.forget(index);
             return Err(PortPeerError::Lost);
         }
-        let own = self.vendor.caps().send_payload_max.0.min(u32::MAX.into()) as u32;
+        let own = self.vendor.promised().send_payload_max.0.min(u32::MAX.into()) as u32;
         let seat = &mut self.seats[index];
         (seat.blob, seat.payload_bytes_max) = (other.blob, other.payload_bytes_max.min(own));
         if other.blob_bytes as usize != self.vendor.blob_bytes() {
@@ -450,15 +450,15 @@ impl<'m> MemoryDomain for VendorPort<'m> {
 }
 
 impl<'m> Provider for VendorPort<'m> {
-    fn caps(&self) -> Caps {
-        self.vendor.caps()
+    fn caps(&self, _peer: PeerIndex) -> Caps {
+        self.vendor.promised()
     }
 
     fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
         let seat = self.seats.get(peer.as_usize());
         match seat.map(|seat| seat.payload_bytes_max) {
             Some(bytes @ 1..) => Bytes(bytes.into()),
-            Some(0) | None => self.vendor.caps().send_payload_max,
+            Some(0) | None => self.vendor.promised().send_payload_max,
         }
     }
 

@@ -51,7 +51,7 @@ impl<'m> MemoryDomain for Verbs<'m> {
 }
 
 impl<'m> Provider for Verbs<'m> {
-    fn caps(&self) -> Caps {
+    fn caps(&self, _peer: PeerIndex) -> Caps {
         Caps {
             send_payload_max: Bytes(self.limits.payload_bytes_max.into()),
             recv_slots: RECEIVES_KEPT as u32,

@@ -119,7 +119,8 @@ impl<P: Provider> Net<'_, P> {
     /// Whether a line that is written now lands behind all that were written before: what is
     /// written anew must not land before what it replaces.
     pub fn next_lands_last(&self, index: usize) -> bool {
-        self.caps.ordered || self.connections[index].control.lines.flying == 0
+        let c = &self.connections[index];
+        c.rails.control_lane.is_ordered() || c.control.lines.flying == 0
     }
 
     /// Where a slot lies: after the state line and the cells, the first slots of all groups, which
@@ -251,7 +252,8 @@ impl<P: Provider> Net<'_, P> {
             return false;
         };
         let c = &mut self.connections[index];
-        c.control.lines.state_flying = posted == Posted::Pending && !self.caps.ordered;
+        c.control.lines.state_flying =
+            posted == Posted::Pending && !c.rails.control_lane.is_ordered();
         c.control.lines.sequence = sequence;
         c.told_by_head();
         c.recv.delivery_news = false;

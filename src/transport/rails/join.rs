@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 use super::table::{Answer, Flush, Lane, LaneState, Probe};
-use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{LocalSpan, Provider};
@@ -58,12 +57,10 @@ impl<P: Provider> Net<'_, P> {
         let from_start = self.is_mutant(Mutant::CursorIgnored);
         let control = self.connections[index].rails.control_next();
         let mailbox_key = self.lane(index, control).mailbox_key;
+        self.control_set(index, control);
         let c = &mut self.connections[index];
         (c.rails.control_lane.blocked, c.rails.control_lane.fenced) = (false, false);
-        c.rails.control_lane.lane = control;
         c.control.mailbox.0.key = mailbox_key;
-        c.rails.control_lane.peer =
-            PeerIndex((index as u32) << self.lanes.bits | u32::from(c.rails.control_lane.lane));
         // lines: whatever the peer may still look for
         c.control.lines.flying = 0;
         c.control.lines.state_flying = false;
@@ -223,10 +220,9 @@ impl<P: Provider> Net<'_, P> {
     fn control_move(&mut self, index: usize) {
         let control = self.connections[index].rails.control_next();
         let mailbox_key = self.lane(index, control).mailbox_key;
-        let peer = self.lane_peer_of(index, control);
+        self.control_set(index, control);
         let c = &mut self.connections[index];
         c.rails.control_lane.blocked = false;
-        (c.rails.control_lane.lane, c.rails.control_lane.peer) = (control, peer);
         c.control.mailbox.0.key = mailbox_key;
         // it came in turn: nothing of it need be kept, should the old lane fail
         c.send.stream.taken_through = c.send.stream.number;

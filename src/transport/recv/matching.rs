@@ -280,7 +280,8 @@ impl Recvs<'_> {
         let c = &net.connections[index];
         let ahead = message.eager_number.ahead_of(c.recv.expected);
         // an ordered lane that has lost a send has failed: its sender knows, and sends again
-        let ordered = net.caps.ordered && !(P::SEVERAL_LANES && c.rails.fails_over());
+        let ordered =
+            c.rails.control_lane.is_ordered() && !(P::SEVERAL_LANES && c.rails.fails_over());
         if ahead <= 0 || ahead as u32 > UNDELIVERED_MAX || ordered {
             return net.connection_fail(index, RequestError::Protocol);
         }

@@ -27,7 +27,7 @@
 use super::groups::Recvs;
 use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
-use crate::fabric::{Provider, Syscalls};
+use crate::fabric::Provider;
 use crate::transport::connection::{READS_FILLED, READS_RUNS};
 use crate::transport::control::lines::NO_CELL;
 use crate::transport::limits::{EARLY_MAX, MESSAGE_BYTES_MAX, REQUESTS_MAX};
@@ -159,12 +159,16 @@ impl Recvs<'_> {
         let c = &net.connections[index];
         let some = c.recv.post != c.recv.offers.next;
         let short = c.recv.short_run() >= SHORT_RUN;
-        let costs = net.caps.syscalls == Syscalls::PerBatch;
         let whole = c.recv.offers.at == 0 && !c.recv.offers.cancels_due;
         // a record is used again when its slot was written, and the peer is past it
         let kept = c.recv.post.ahead_of(c.recv.offers.passed) + 1;
         let has_room = !FILLED_ALONE || kept < net.limits.requests_max as i32;
-        costs && some && short && whole && has_room && self.receives_due(net, index) < HELD_MAX
+        c.rails.control_lane.costs_calls()
+            && some
+            && short
+            && whole
+            && has_room
+            && self.receives_due(net, index) < HELD_MAX
     }
 
     /// Whether slots wait for one more, which would make them enough, of groups of one receive.
@@ -185,8 +189,7 @@ impl Recvs<'_> {
         while number != c.recv.post && count < HELD_MAX {
             let at = net.group_at(index, number);
             let GroupRecord { bound, count: receives, .. } = self.groups[at];
-            let longest = net.caps.send_payload_max.0;
-            let is_long = P::SEVERAL_LANES && self.receives[at].length > longest;
+            let is_long = P::SEVERAL_LANES && c.send.is_long(self.receives[at].length);
             count += if !FILLED_ALONE {
                 receives.into()
             } else if bound == 0 {

@@ -52,7 +52,7 @@ impl Sends<'_> {
             && u32::from(c.send.cursor.early) < EARLY_ALONE_MAX
             && !c.is_taken_worth()
             && c.send.is_short(message.length)
-            && message.length <= net.caps.send_payload_max.0
+            && !c.send.is_long(message.length)
             && !recvs.offers_are_near(net, index)
             && !net.due.work.contains(index);
         if !is_common {
@@ -128,7 +128,7 @@ impl Sends<'_> {
             return None;
         }
         // of a long one the rail may keep a part, for which a record stands
-        let is_long = message.length > net.caps.send_payload_max.0;
+        let is_long = c.send.is_long(message.length);
         if is_long && !self.has_record(net, index) {
             return None;
         }
@@ -388,7 +388,7 @@ impl Sends<'_> {
     #[inline]
     pub fn may_go_early<P: Provider>(&self, net: &Net<'_, P>, index: usize, length: u64) -> bool {
         let c = &net.connections[index];
-        let is_long = length > net.caps.send_payload_max.0;
+        let is_long = c.send.is_long(length);
         let waits = is_long && !(P::SEVERAL_LANES && c.control.credits.is_all_taken());
         u32::from(c.send.cursor.early) < if waits { EARLY_LONG_MAX } else { EARLY_MAX }
     }

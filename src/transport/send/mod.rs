@@ -10,6 +10,10 @@ pub mod used;
 use super::limits::UNDELIVERED_MAX;
 use super::send::used::SendQueue;
 use crate::base::seq::Seq;
+use crate::base::units::Bytes;
+#[cfg(doc)]
+use crate::fabric::Caps;
+use crate::fabric::LINE_BYTES;
 use core::hash::Hash;
 
 /// One connection as sender.
@@ -17,6 +21,8 @@ use core::hash::Hash;
 pub struct Send {
     /// Longest message that travels in the stream.
     pub eager_bytes_max: u32,
+    /// A longer one is long for the rail of the control lane: whole lines of 64 bytes.
+    payload_lines_max: u16,
     pub stream: Stream,
     pub cursor: Cursor,
     /// Number of the next long message.
@@ -33,6 +39,7 @@ impl Send {
     /// Nothing to send.
     pub const NONE: Send = Send {
         eager_bytes_max: 0,
+        payload_lines_max: 0,
         stream: Stream::NEW,
         cursor: Cursor::NEW,
         number: Seq(0),
@@ -45,6 +52,18 @@ impl Send {
     #[inline(always)]
     pub const fn is_short(&self, length: u64) -> bool {
         length <= self.eager_bytes_max as u64
+    }
+
+    /// Control runs on a rail with this [`Caps::send_payload_max`].
+    pub fn payload_max_set(&mut self, most: Bytes) {
+        self.payload_lines_max = (most.0 / LINE_BYTES as u64).min(u16::MAX.into()) as u16;
+    }
+
+    /// Whether a payload of the stream is one that the rail takes few of at a time, and may keep a
+    /// part of.
+    #[inline(always)]
+    pub const fn is_long(&self, bytes: u64) -> bool {
+        bytes > self.payload_lines_max as u64 * LINE_BYTES as u64
     }
 
     /// Whether one more long message may be on its way: the delivery mask can say so many.

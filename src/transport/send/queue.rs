@@ -172,7 +172,7 @@ impl Sends<'_> {
         region: u16,
         message: &Outgoing,
     ) -> Result<RequestId, SubmitError> {
-        let plain = message.length <= net.caps.transfer_max.0;
+        let plain = message.length <= net.connections[index].rails.transfer_max().0;
         if !plain && message.length > net.length_max(index) {
             return Err(SubmitError::TooLong);
         }

@@ -13,7 +13,8 @@ use crate::fabric::{
 pub(super) struct Narrow<'m> {
     pub(super) inner: Loopback<'m>,
     pub(super) refuses: Option<[bool; 2]>,
-    pub(super) transfer_max: Bytes,
+    /// By peer.
+    pub(super) transfer_max: [Bytes; 2],
 }
 
 impl<'m> MemoryDomain for Narrow<'m> {
@@ -25,8 +26,8 @@ impl<'m> MemoryDomain for Narrow<'m> {
 }
 
 impl<'m> Provider for Narrow<'m> {
-    fn caps(&self) -> Caps {
-        Caps { transfer_max: self.transfer_max, ..self.inner.caps() }
+    fn caps(&self, peer: PeerIndex) -> Caps {
+        Caps { transfer_max: self.transfer_max[peer.as_usize()], ..self.inner.caps(peer) }
     }
 
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
@@ -39,7 +40,7 @@ impl<'m> Provider for Narrow<'m> {
         match op.kind {
             OpKind::Write { source: Source::Span(span), .. }
             | OpKind::Read { target: span, .. }
-                if span.length() > self.transfer_max =>
+                if span.length() > self.transfer_max[op.peer.as_usize()] =>
             {
                 Err(PostError::Unsupported)
             }
@@ -87,8 +88,8 @@ fn region_cells_are_written_on_a_rail_that_refuses_every_second_post() {
     let first_refused: &[bool] = if cfg!(miri) { &[false] } else { &[false, true] };
     for &refuses in first_refused {
         let mut block = block();
-        let wrap =
-            |inner| Narrow { inner, refuses: Some([refuses; 2]), transfer_max: Bytes::mib(1) };
+        let transfer_max = [Bytes::mib(1); 2];
+        let wrap = |inner| Narrow { inner, refuses: Some([refuses; 2]), transfer_max };
         let mut pair = Pair::open_over(&mut block, false, wrap);
         let mut source = pattern(LONG, 5);
         let from = pair.register(&mut source);
@@ -116,7 +117,7 @@ fn message_that_the_rail_cannot_carry_is_refused_and_the_longest_that_it_can_cro
     for pull in [false, true] {
         let mut block = block();
         let transfer_max = if pull { Bytes::kib(10) } else { MOST };
-        let wrap = |inner| Narrow { inner, refuses: None, transfer_max };
+        let wrap = |inner| Narrow { inner, refuses: None, transfer_max: [transfer_max; 2] };
         let mut pair = Pair::open_with(&mut block, LIMITS, Bytes(512), pull, wrap);
         // whole pairs of cache lines
         let most = if pull { transfer_max.as_usize() } else { 64 * 640 };
@@ -129,5 +130,22 @@ fn message_that_the_rail_cannot_carry_is_refused_and_the_longest_that_it_can_cro
         assert_eq!(pair.finish(receive).result, Ok(()));
         assert_eq!(pair.finish(send).result, Ok(()));
         assert!(target[..most] == source[..most]);
+    }
+}
+
+/// What an endpoint's narrowest rail carried was once the limit of all its connections.
+#[test]
+fn each_connection_has_the_limits_of_its_own_rail() {
+    const BYTES: [usize; 2] = [10 << 10, 12 << 10];
+    let mut block = block();
+    let transfer_max = BYTES.map(Bytes::of);
+    let wrap = |inner| Narrow { inner, refuses: None, transfer_max };
+    let mut pair = Pair::open_with(&mut block, LIMITS, Bytes(512), true, wrap);
+    let mut source = pattern(BYTES[1] + 1, 5);
+    let from = pair.register(&mut source);
+    for (connection, most) in [A, B].into_iter().zip(BYTES) {
+        let longer = pair.endpoint.isend(connection, outgoing(from, &source[..=most], 7));
+        assert_eq!(longer, Err(SubmitError::TooLong));
+        assert!(pair.endpoint.isend(connection, outgoing(from, &source[..most], 7)).is_ok());
     }
 }

@@ -20,9 +20,9 @@ struct Answers<'m> {
 
 impl<'m> Answers<'m> {
     fn open(block: &'m mut HeapBlock) -> Answers<'m> {
-        let wrap = |inner| Narrow { inner, refuses: None, transfer_max: Bytes::mib(1) };
+        let wrap = |inner| Narrow { inner, refuses: None, transfer_max: [Bytes::mib(1); 2] };
         let mut pair = Pair::open_over(block, false, wrap);
-        pair.endpoint.net.caps.syscalls = Syscalls::PerBatch;
+        pair.lines_cost_calls();
         let mut memory = pattern(2 * LONG, 1);
         let region = pair.register(&mut memory);
         Answers { pair, memory, region, now: 1_000_000_000 }

@@ -26,7 +26,7 @@ struct Crossing<'m> {
 impl<'m> Crossing<'m> {
     fn open(block: &'m mut HeapBlock, reads_runs: bool) -> Crossing<'m> {
         let mut pair = Pair::open(block, false);
-        pair.endpoint.net.caps.syscalls = Syscalls::PerBatch;
+        pair.lines_cost_calls();
         let reads = READS_ROWS | (u8::from(reads_runs) * READS_RUNS);
         pair.endpoint.net.connections[B.as_usize()].control.lines.reads = reads;
         let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
@@ -272,7 +272,7 @@ fn run_ends_before_what_is_no_part_of_it() {
 fn groups_are_not_held_back_from_a_sender_that_has_sent_all_it_may() {
     let mut block = block();
     let mut pair = Pair::open(&mut block, false);
-    pair.endpoint.net.caps.syscalls = Syscalls::PerBatch;
+    pair.lines_cost_calls();
     let mut source = pattern(GROUPS * GROUP * BYTES, 1);
     let mut target = vec![0u8; source.len()];
     let (from, to) = (pair.register(&mut source), pair.register(&mut target));

@@ -176,8 +176,8 @@ impl<P: Provider, const HELD: usize> MemoryDomain for Fault<P, HELD> {
 impl<P: Provider, const HELD: usize> Provider for Fault<P, HELD> {
     const SEVERAL_LANES: bool = P::SEVERAL_LANES;
 
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+    fn caps(&self, peer: PeerIndex) -> Caps {
+        self.inner.caps(peer)
     }
 
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {

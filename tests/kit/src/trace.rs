@@ -212,8 +212,8 @@ impl<P: Provider, S: Sink> MemoryDomain for Trace<P, S> {
 impl<P: Provider, S: Sink> Provider for Trace<P, S> {
     const SEVERAL_LANES: bool = P::SEVERAL_LANES;
 
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+    fn caps(&self, peer: PeerIndex) -> Caps {
+        self.inner.caps(peer)
     }
 
     #[inline]

@@ -436,7 +436,7 @@ impl MemoryDomain for Port {
 }
 
 impl Provider for Port {
-    fn caps(&self) -> Caps {
+    fn caps(&self, _peer: PeerIndex) -> Caps {
         Caps {
             send_payload_max: PAYLOAD_MAX,
             recv_slots: CREDITS + RECEIVES_SPARE,

@@ -671,7 +671,7 @@ fn poll_of_many_short_writes_stays_inside_its_budget() {
     let keys = [register(&a, &mut source).unwrap(), register(&b, &mut target).unwrap()];
     let addresses = [source.as_ptr() as u64, target.as_ptr() as u64];
     let (mut posted, mut seen, budget) = (0, 0, Bytes(4096));
-    let most = (budget.0 + b.caps().copy_granule.0) as usize;
+    let most = (budget.0 + b.caps(PEER).copy_granule.0) as usize;
     while seen < EACH * COUNT {
         while posted < COUNT {
             let at = (posted * EACH) as u64;

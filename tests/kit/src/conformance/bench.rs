@@ -101,7 +101,8 @@ fn cut(caps: &Caps, length: usize) -> usize {
 impl<'r, R: Rig> Bench<'r, R> {
     /// Registers both arenas, zeroed.
     pub fn new(rig: &'r mut R) -> Check<Bench<'r, R>> {
-        let caps = rig.provider(Side::A).caps();
+        let peer = rig.peer(Side::A);
+        let caps = rig.provider(Side::A).caps(peer);
         const NOTHING: Log = Log { arrivals: [None; EVENTS_MAX], count: 0 };
         let mut bench = Bench {
             rig,

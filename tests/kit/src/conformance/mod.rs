@@ -72,7 +72,8 @@ pub trait Rig {
 
     /// What the provider of a side promises when it is asked now; `None`: what cannot be.
     fn promises(&mut self, side: Side) -> Option<Caps> {
-        Some(self.provider(side).caps())
+        let peer = self.peer(side);
+        Some(self.provider(side).caps(peer))
     }
 
     /// Where `side` posts to.

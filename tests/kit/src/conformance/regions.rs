@@ -110,7 +110,8 @@ fn each_refused<R: Rig>(
     bad: impl Fn(&mut Bench<R>) -> Check<RemoteSpan>,
     length: usize,
 ) -> Check {
-    if !rig.provider(Side::A).caps().bad_key_breaks {
+    let peer = rig.peer(Side::A);
+    if !rig.provider(Side::A).caps(peer).bad_key_breaks {
         let mut bench = Bench::new(rig)?;
         let bad = bad(&mut bench)?;
         return all_refused(&mut bench, bad, length, &ALL);
@@ -141,7 +142,8 @@ pub fn range_outside_of_region_is_refused<R: Rig>(rig: &mut R) -> Verdict {
         Ok(RemoteSpan { key, ..bench.remote(Side::B, at) })
     };
     each_refused(rig, |bench| span(bench, AT + 4096), 64)?;
-    if rig.provider(Side::A).caps().bad_key_breaks {
+    let peer = rig.peer(Side::A);
+    if rig.provider(Side::A).caps(peer).bad_key_breaks {
         ensure(rig.anew(), 7, "the rig cannot be built anew")?;
     }
     let mut bench = Bench::new(rig)?;

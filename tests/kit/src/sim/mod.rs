@@ -148,7 +148,7 @@ impl<'m> MemoryDomain for SimPort<'_, 'm> {
 }
 
 impl<'m> Provider for SimPort<'_, 'm> {
-    fn caps(&self) -> Caps {
+    fn caps(&self, _peer: PeerIndex) -> Caps {
         let config = &self.fabric.config;
         Caps {
             send_payload_max: config.payload_max,
