@@ -398,7 +398,7 @@ impl Sends<'_> {
         while let Some(record) = head {
             let send = self.records[net.send_at(index, record)];
             let next = self.queue_after(net, index, record);
-            let short = net.connections[index].send.is_short(send.length);
+            let short = net.is_short(index, send.region, send.length);
             let group = net.connections[index].send.cursor.group;
             let offer = self.offer(net, index, send.tag);
             let left = match offer {
