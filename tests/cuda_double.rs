@@ -5,109 +5,16 @@ mod cuda_support;
 use crosstie::memory::cuda::{Batch, Export, Gpu, Import, Library, LoadError, Pinned, Stream};
 use crosstie::memory::cuda::{post_word, vmm::create_exported};
 use cuda_support::driver::*;
+use cuda_support::steps::*;
 use cuda_support::{control, with_double, with_old_double};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-/// Codes of the driver.
-const INVALID_VALUE: u32 = 1;
-const OUT_OF_MEMORY: u32 = 2;
-const NOT_INITIALIZED: u32 = 3;
-const INVALID_CONTEXT: u32 = 201;
-const PEER_UNSUPPORTED: u32 = 217;
-const INVALID_HANDLE: u32 = 400;
-const NOT_READY: u32 = 600;
-const ILLEGAL_ADDRESS: u32 = 700;
-const PEER_ENABLED: u32 = 704;
-const ALREADY_REGISTERED: u32 = 712;
-const NOT_REGISTERED: u32 = 713;
-const NOT_PERMITTED: u32 = 800;
-const NOT_SUPPORTED: u32 = 801;
-const UNKNOWN: u32 = 999;
-/// Bytes of an allocation that is mapped by hand.
-const BLOCK: usize = 2 << 20;
-/// A handle type: a descriptor.
-const POSIX: u32 = 1;
-const READ_WRITE: u32 = 3;
 /// Says which part a process plays, and with what.
 const ROLE: &str = "CUDA_DOUBLE_ROLE";
-
-fn ok(code: u32) {
-    assert_eq!(code, 0, "the code of a call");
-}
-
-/// What a call gives through its first argument.
-fn out<T: Default>(call: impl FnOnce(*mut T) -> u32) -> T {
-    let mut value = T::default();
-    ok(call(&raw mut value));
-    value
-}
-
-/// Makes the primary context of a GPU the thread's.
-fn on(gpu: i32) -> usize {
-    ok(cuInit(0));
-    let context = out(|context| cuDevicePrimaryCtxRetain(context, gpu));
-    ok(cuCtxSetCurrent(context));
-    context
-}
-
-fn alloc(bytes: usize) -> u64 {
-    out(|start| cuMemAlloc_v2(start, bytes))
-}
-
-fn stream() -> usize {
-    out(|stream| cuStreamCreateWithPriority(stream, 1, -5))
-}
-
-fn create(gpu: i32, handle_types: u32, bytes: usize) -> u64 {
-    let wanted = Wanted { kind: 1, handle_types, place: [1, gpu], rest: [0; 2] };
-    out(|handle| cuMemCreate(handle, bytes, &raw const wanted, 0))
-}
-
-/// Maps memory at an address of its own, for a GPU.
-fn map(handle: u64, gpu: i32, bytes: usize) -> u64 {
-    let start = out(|start| cuMemAddressReserve(start, bytes, 0, 0, 0));
-    ok(cuMemMap(start, bytes, 0, handle, 0));
-    let access = Access { place: [1, gpu], flags: READ_WRITE };
-    ok(cuMemSetAccess(start, bytes, &raw const access, 1));
-    start
-}
-
-/// A word that a stream writes.
-fn word(address: u64, value: u64) -> WordOp {
-    WordOp { operation: 5, address, value, ..WordOp::default() }
-}
-
-fn post(stream: usize, words: &[WordOp]) {
-    ok(cuStreamBatchMemOp_v2(stream, words.len() as u32, words.as_ptr(), 0));
-}
-
-/// A batch of copies: target, source, bytes.
-fn batch(stream: usize, copies: &[(u64, u64, usize)]) -> u32 {
-    let to: Vec<u64> = copies.iter().map(|copy| copy.0).collect();
-    let from: Vec<u64> = copies.iter().map(|copy| copy.1).collect();
-    let bytes: Vec<usize> = copies.iter().map(|copy| copy.2).collect();
-    let (how, first) = (How { order: 1, ..How::default() }, 0);
-    let (to, from, bytes) = (to.as_ptr(), from.as_ptr(), bytes.as_ptr());
-    cuMemcpyBatchAsync_v2(to, from, bytes, copies.len(), &how, &first, 1, stream)
-}
-
-fn attribute<T: Default>(address: u64, attribute: u32) -> T {
-    out(|value: *mut T| cuPointerGetAttribute(value.cast(), attribute, address))
-}
-
-/// Host memory that streams know.
-fn pinned(words: &[AtomicU64]) -> u64 {
-    let start = words.as_ptr().cast_mut().cast();
-    ok(cuMemHostRegister_v2(start, size_of_val(words), 3));
-    out(|address| cuMemHostGetDevicePointer_v2(address, start, 0))
-}
-
-fn words(count: usize) -> Vec<AtomicU64> {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
-}
 
 /// Runs a test of this file in another process, under the double as well.
 fn in_another_process(test: &str, role: &str) -> std::process::Output {
@@ -460,6 +367,7 @@ fn stream_that_is_held_does_nothing_until_it_is_released() {
         on(0);
         let (held, other, to) = (stream(), stream(), alloc(64));
         assert_eq!(control::streams(), [held, other]);
+        assert_eq!(control::gpu_of(other), 0);
         control::hold(held);
         post(held, &[word(to, 1)]);
         post(other, &[word(to + 8, 2)]);
@@ -783,7 +691,7 @@ fn gpus_are_those_that_are_visible() {
 fn move_by_the_library() {
     let library = Library::load().expect("the double");
     on(0);
-    let gpu = std::sync::Arc::new(Gpu::of_thread(library).unwrap());
+    let gpu = Arc::new(Gpu::of_thread(library).unwrap());
     assert_eq!(gpu.uuid().unwrap()[..8], *b"\xc0\xdaDOUBLE");
     let entered = gpu.enter().unwrap();
     let descriptor = create_exported(&entered, BLOCK).unwrap();
@@ -796,6 +704,7 @@ fn move_by_the_library() {
     let pinned = unsafe { Pinned::new(&gpu, markers.as_ptr().cast_mut().cast(), bytes) }.unwrap();
     let (stream, memory, mut batch) = (Stream::new(&gpu).unwrap(), alloc(4096), Batch::new());
     control::write(memory, &[8; 4096]);
+    control::calls_reset();
     assert!(batch.take(import.start(), memory, 1024));
     assert!(batch.take(import.start() + 2048, memory + 2048, 1024));
     // SAFETY: mapped until the test has seen the marker.
@@ -807,7 +716,7 @@ fn move_by_the_library() {
     }
     let seen = control::read(import.start(), 3072);
     assert!(seen[..1024].iter().chain(&seen[2048..]).all(|byte| *byte == 8));
-    assert_eq!(control::calls("cuStreamSynchronize"), 0);
+    control::assert_no_slow_calls();
     ok(cuMemFree_v2(memory));
 }
 

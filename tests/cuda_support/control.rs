@@ -17,6 +17,7 @@ controls! {
     double_hold_words(usize) -> u32;
     double_release(usize) -> u32;
     double_stream(usize) -> usize;
+    double_stream_gpu(usize) -> c_int;
     double_busy(c_int, bool) -> ();
     double_spin(c_int, bool) -> u32;
     double_fail(*const c_char, u64, u32) -> ();
@@ -62,6 +63,14 @@ pub fn release(stream: usize) {
 pub fn streams() -> Vec<usize> {
     // SAFETY: takes a number.
     (0..).map(|at| unsafe { double_stream()(at) }).take_while(|stream| *stream != 0).collect()
+}
+
+/// The GPU of a stream.
+pub fn gpu_of(stream: usize) -> i32 {
+    // SAFETY: takes a number.
+    let gpu = unsafe { double_stream_gpu()(stream) };
+    assert!(gpu >= 0, "no such stream");
+    gpu
 }
 
 /// Says whether all processors of a GPU are taken: copies within it must wait then.
@@ -134,6 +143,50 @@ pub fn calls_in_all() -> u64 {
 pub fn calls_reset() {
     // SAFETY: takes nothing.
     unsafe { double_calls_reset()() }
+}
+
+/// Calls that allocate, free, map, register or wait.
+const SLOW: &[&str] = &[
+    "cuCtxSynchronize",
+    "cuEventCreate",
+    "cuEventSynchronize",
+    "cuIpcCloseMemHandle",
+    "cuIpcOpenMemHandle_v2",
+    "cuMemAddressFree",
+    "cuMemAddressReserve",
+    "cuMemAllocAsync",
+    "cuMemAllocHost_v2",
+    "cuMemAllocManaged",
+    "cuMemAlloc_v2",
+    "cuMemCreate",
+    "cuMemFreeAsync",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemMap",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemcpy",
+    "cuMemcpyDtoD_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoD_v2",
+    "cuMemsetD8_v2",
+    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
+/// Fails when a call since the last [`calls_reset`] has no place on a data path: it allocates,
+/// frees, maps, registers or waits.
+pub fn assert_no_slow_calls() {
+    let counts = SLOW.iter().map(|name| (*name, calls(name)));
+    let made: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
+    assert!(made.is_empty(), "{made:?}");
 }
 
 fn number(of: unsafe extern "C" fn(*const c_char) -> u64, what: &str) -> u64 {

@@ -8,7 +8,9 @@
 
 pub mod control;
 pub mod driver;
+pub mod steps;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,12 +37,24 @@ pub fn with_old_double(
     within(&folder(test, without), test, settings, story);
 }
 
+/// Runs `story` under the double, or under the driver of this host when `XTIE_CUDA_REAL` is set.
+/// It must not control the double.
+pub fn with_driver(test: &str, story: impl FnOnce()) {
+    let real = std::env::var_os("XTIE_CUDA_REAL").is_some();
+    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folder = if real { PathBuf::from(path) } else { library_path() };
+    within(&folder, test, &[], story);
+}
+
 fn within(folder: &Path, test: &str, settings: &[(&str, &str)], story: impl FnOnce()) {
     if std::env::var(STORY).is_ok_and(|name| name == test) {
         return story();
     }
     let program = std::env::current_exe().expect("this program");
-    let done = Command::new(program)
+    let mut command = Command::new(program);
+    // SAFETY: one call of the system's, which allocates nothing.
+    unsafe { command.pre_exec(end_with_the_test) };
+    let done = command
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(STORY, test)
         .env("LD_LIBRARY_PATH", folder)
@@ -53,6 +67,13 @@ fn within(folder: &Path, test: &str, settings: &[(&str, &str)], story: impl FnOn
     assert!(done.status.success(), "{test} under the double: {}\n{said}", done.status);
     print!("{said}");
     assert!(said.contains("1 passed"), "{test} is not the whole name of a test:\n{said}");
+}
+
+/// Lets a child process end when the thread of its test does.
+fn end_with_the_test() -> std::io::Result<()> {
+    // SAFETY: takes numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    Ok(())
 }
 
 /// A folder for `LD_LIBRARY_PATH`, for tests that start their processes themselves.

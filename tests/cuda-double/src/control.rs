@@ -70,6 +70,11 @@ control! {
         stream::handles().get(at).copied().unwrap_or(0)
     }
 
+    /// The GPU of a stream that lives; -1: there is no such stream.
+    fn double_stream_gpu(stream: usize) -> c_int {
+        stream::device_of(stream).map_or(-1, context::ordinal)
+    }
+
     /// Says that all processors of a GPU are taken, or no more: copies within it and fills must
     /// wait, as behind a kernel.
     fn double_busy(ordinal: c_int, busy: bool) -> () {

@@ -133,6 +133,12 @@ pub fn handles() -> Vec<usize> {
     live.filter(|handle| !legacies.values().any(|legacy| legacy == handle)).collect()
 }
 
+/// The GPU of a stream that lives.
+pub fn device_of(handle: usize) -> Option<usize> {
+    let found = all().into_iter().find(|stream| stream.handle == handle);
+    found.filter(|stream| !stream.lock().closing).map(|stream| stream.context.device)
+}
+
 /// Waits until all that every stream has now is done.
 pub fn drain_all() {
     for stream in all() {
