@@ -228,6 +228,35 @@ fn copies_of_a_batch_have_no_order() {
     });
 }
 
+/// Of CUDA 12.8: it says which copy has failed, or that no single one has.
+#[test]
+fn first_version_of_batches_copies_too_and_takes_sources_during_the_call() {
+    let test = "first_version_of_batches_copies_too_and_takes_sources_during_the_call";
+    with_double(test, &[], || {
+        on(0);
+        let (stream, memory) = (stream(), alloc(256));
+        control::write(memory, &[1; 128]);
+        let (to, from) = ([memory + 128, memory + 192], [memory, memory + 64]);
+        let hows = [1, 2].map(|order| How { order, ..How::default() });
+        let mut failed = 7;
+        let mut post = |bytes: [usize; 2]| {
+            let (to, from, hows) = (to.as_ptr(), from.as_ptr(), hows.as_ptr());
+            let (bytes, first) = (bytes.as_ptr(), [0, 1]);
+            let first = first.as_ptr();
+            cuMemcpyBatchAsync(to, from, bytes, 2, hows, first, 2, &raw mut failed, stream)
+        };
+        control::hold(stream);
+        ok(post([64, 64]));
+        control::write(memory, &[2; 128]);
+        control::release(stream);
+        ok(cuStreamSynchronize(stream));
+        let seen = control::read(memory + 128, 128);
+        assert_eq!((seen[0], seen[64]), (2, 1), "in the stream's order, and during the call");
+        assert_eq!(post([64, 4096]), INVALID_VALUE);
+        assert_eq!(failed, usize::MAX);
+    });
+}
+
 #[test]
 fn long_copy_becomes_visible_in_pieces() {
     let settings = [("CUDA_DOUBLE_DELAY_NS", "2000000")];

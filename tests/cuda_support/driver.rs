@@ -144,6 +144,12 @@ functions! {
     cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize);
     cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: usize);
     cuMemsetD8_v2(to: u64, byte: u8, bytes: usize);
+    cuMemGetAllocationGranularity(out: *mut usize, wanted: *const Wanted, option: u32);
+    cuMemHostAlloc(out: *mut u64, bytes: usize, flags: c_uint);
+    cuMemcpyBatchAsync(
+        to: *const u64, from: *const u64, bytes: *const usize, count: usize, how: *const How,
+        first: *const usize, hows: usize, failed: *mut usize, stream: usize
+    );
     cuMemcpyBatchAsync_v2(
         to: *const u64, from: *const u64, bytes: *const usize, count: usize, how: *const How,
         first: *const usize, hows: usize, stream: usize
