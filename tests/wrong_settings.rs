@@ -105,6 +105,7 @@ const WRONG: &[(&str, &[&str], &str)] = &[
     ("CROSSTIE_HEAP_BYTES", &["1 GiB"], "a number from 0 on"),
     ("CROSSTIE_CHECKSUM", &["2", "on"], "a number from 0 to 1"),
     ("CROSSTIE_GIN", &["2", "yes"], "a number from 0 to 1"),
+    ("CROSSTIE_NCCL_CUDA", &["2", "gpu"], "a number from 0 to 1"),
     ("CROSSTIE_GIN_CPUS", &["0-3", "4096", "all"], "no CPU below"),
     ("CROSSTIE_KERNEL_COPY", &["2", "no"], "a number from 0 to 1"),
     ("CROSSTIE_CONNECT_TIMEOUT_MS", &["0", "1 s", "86400001"], "from 1 to 86400000"),

@@ -272,6 +272,14 @@ pub const DEBUG: Group = Group {
             Those of RDMA ports mean what NCCL's of the same ending mean, where NCCL has one.",
     settings: &[
         of(
+            "CROSSTIE_NCCL_CUDA",
+            "1 where the launcher does not say that the ranks run on several hosts; else 0",
+            SWITCH,
+            "Whether the NCCL plugin takes memory of GPUs, which copy engines move. 0: NCCL copies \
+             it to the host. With 1 the plugin sets NCCL_NET_GDR_LEVEL=SYS and \
+             NCCL_MIN_NCHANNELS=16 where they are not set. See doc/nccl.md.",
+        ),
+        of(
             "CROSSTIE_HEAP_BYTES",
             "68719476736 (64 GiB), less where a limit (`ulimit -v`) has no room",
             "bytes, below 2^47",

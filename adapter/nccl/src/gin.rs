@@ -6,6 +6,7 @@
 //! (`crosstie::host::gin`).
 
 use crate::abi::DeviceHandle;
+use crate::launcher;
 use crate::net::process::OfProcess;
 use crate::net::{self, Fault, log};
 use core::ffi::c_int;
@@ -81,30 +82,9 @@ fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<Str
     }
     match (gin::refusal(wish), wish) {
         (Some(why), _) => Some(why.into()),
-        (None, None) => several_hosts(Variables::of_process()),
+        (None, None) => launcher::several_hosts(Variables::of_process()),
         (None, Some(_)) => None,
     }
-}
-
-/// All ranks and those of this host, or all hosts, as launchers say them. The launcher that stands
-/// first decides: it was started by those that come later.
-const COUNTS: [(&str, Option<&str>); 4] = [
-    ("WORLD_SIZE", Some("LOCAL_WORLD_SIZE")),
-    ("OMPI_COMM_WORLD_SIZE", Some("OMPI_COMM_WORLD_LOCAL_SIZE")),
-    ("PMI_SIZE", Some("MPI_LOCALNRANKS")),
-    ("SLURM_STEP_NUM_NODES", None),
-];
-
-/// What says that the ranks run on several hosts, which the software HCA does not reach: NCCL then
-/// does without GIN from the start, where `connect` would fail later.
-fn several_hosts(variables: &Variables) -> Option<String> {
-    let count = |name: &str| variables.text(name)?.trim().parse::<u64>().ok();
-    let (several, said) = COUNTS.into_iter().find_map(|(all, here)| {
-        let (whole, own) = (count(all)?, here.map_or(Some(1), count)?);
-        let own_said = here.map_or(String::new(), |here| format!(", {here}={own}"));
-        Some((whole > own, format!("{all}={whole}{own_said}")))
-    })?;
-    several.then(|| format!("the ranks run on several hosts: {said}"))
 }
 
 /// How many devices a GIN table has: those of the net tables, or none.
@@ -212,11 +192,6 @@ impl Drop for Context {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsString;
-
-    fn variables(all: &[(&str, &str)]) -> Variables {
-        all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()
-    }
 
     /// NCCL 2.30.3 takes a table of v11 where there is no newer one, and reads 296 bytes of 280.
     #[test]
@@ -228,22 +203,5 @@ mod tests {
         assert_eq!(refusal(Table::V11, Some(true), None), None);
         assert!(refusal(Table::V11, Some(false), Some(22_809)).is_some());
         assert_eq!(refusal(Table::V13OrLater, Some(true), Some(23_007)), None);
-    }
-
-    #[test]
-    fn ranks_of_several_hosts_are_known_by_their_launcher() {
-        let torch = variables(&[("WORLD_SIZE", "16"), ("LOCAL_WORLD_SIZE", "8")]);
-        assert!(several_hosts(&torch).is_some_and(|why| why.contains("WORLD_SIZE=16")));
-        let one = variables(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]);
-        assert_eq!(several_hosts(&one), None);
-        assert_eq!(several_hosts(&variables(&[("WORLD_SIZE", "16")])), None);
-        let slurm = variables(&[("SLURM_NTASKS", "16"), ("SLURM_STEP_NUM_NODES", "2")]);
-        assert!(several_hosts(&slurm).is_some_and(|why| why.contains("SLURM_STEP_NUM_NODES=2")));
-        let one = variables(&[("SLURM_NTASKS", "8"), ("SLURM_STEP_NUM_NODES", "1")]);
-        assert_eq!(several_hosts(&one), None);
-        // mpirun on one host of an allocation of two
-        let inner = [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
-        let outer = [("SLURM_STEP_NUM_NODES", "2")];
-        assert_eq!(several_hosts(&variables(&[&inner[..], &outer].concat())), None);
     }
 }

@@ -13,7 +13,9 @@
 
 pub mod abi;
 pub mod birth;
+mod cuda;
 pub mod gin;
+mod launcher;
 pub mod net;
 
 use abi::Text;

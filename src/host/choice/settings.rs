@@ -39,6 +39,7 @@ const NAMES: &[&str] = &[
     "CROSSTIE_HEAP_BYTES",
     "CROSSTIE_KERNEL_COPY",
     "CROSSTIE_GIN",
+    "CROSSTIE_NCCL_CUDA",
     "CROSSTIE_GIN_CPUS",
     "CROSSTIE_CONNECT_TIMEOUT_MS",
     "CROSSTIE_SHM_DIR",
@@ -73,6 +74,8 @@ pub struct Environment {
     pub kernel_copy: bool,
     /// Have sums on data streams over TCP.
     pub checksum: bool,
+    /// Whether the plugin takes memory of GPUs; `None`: where the ranks run on one host.
+    pub nccl_cuda: Option<bool>,
     /// Whether the plugin offers GPU-initiated operations; `None`: the machine decides.
     pub gin: Option<bool>,
     /// The CPUs of their thread; empty: it inherits those of the thread that connects.
@@ -124,6 +127,7 @@ impl Default for Environment {
         Environment {
             kernel_copy: true,
             checksum: false,
+            nccl_cuda: None,
             gin: None,
             gin_cpus: CpuSet::EMPTY,
             shm_dir: PathBuf::from("/dev/shm"),
@@ -253,6 +257,7 @@ fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     let kernel_copy = reader.among("CROSSTIE_KERNEL_COPY", 0..=1);
     let checksum = reader.among("CROSSTIE_CHECKSUM", 0..=1);
     let gin = reader.among("CROSSTIE_GIN", 0..=1);
+    let nccl_cuda = reader.among("CROSSTIE_NCCL_CUDA", 0..=1);
     let tcp_streams = reader.among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64);
     let tcp_threads = reader.among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX);
     if let (Some(streams), Some(threads)) = (tcp_streams, tcp_threads)
@@ -268,6 +273,7 @@ fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     let all = reader.all;
     Environment {
         gin: gin.map(|n| n != 0),
+        nccl_cuda: nccl_cuda.map(|n| n != 0),
         gin_cpus: reader.understood("CROSSTIE_GIN_CPUS", cpus).unwrap_or(default.gin_cpus),
         kernel_copy: kernel_copy.map_or(default.kernel_copy, |n| n != 0),
         checksum: checksum.map_or(default.checksum, |n| n != 0),

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `Where` | where descriptors can be had | |
 //! | `Here` | that | exporter (4 words) |
-//! | `Pull` | copy out of our memory into yours | immediate; source (key, address); length; target |
+//! | `Pull` | copy our memory into yours | immediate; source (key, address); length; target |
 //! | `Pulled` | that this was done, or why not | outcome, code |
 //! | `Lend` | put a piece of your GPU's memory where I can read it | source; length |
 //! | `Lent` | where it is, or why not | outcome, code; place |

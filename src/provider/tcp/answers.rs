@@ -1,5 +1,5 @@
-//! What the peer asks for and what it answers: writes and adds that were carried out, and reads; and
-//! its notes.
+//! What the peer asks for and what it answers: writes and adds that were carried out, and reads.
+//! Its notes, too.
 
 use super::area::Asked;
 use super::ops::Outcome;

@@ -20,11 +20,14 @@ pub mod v8;
 pub mod v9;
 
 use crate::abi::table::Pointer;
-use crate::abi::{PTR_HOST, Rc, result};
+use crate::abi::{PTR_CUDA, PTR_HOST, Rc, result};
+use crate::cuda;
 use crate::net::comm::{Comm, Request};
+use crate::net::device::Device;
 use crate::net::{Fault, log};
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use crosstie::base::slab::Handle;
+use crosstie::fabric::MemoryKind;
 use crosstie::transport::Incoming;
 use crosstie::wire::GROUP_MAX;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,13 +94,21 @@ fn kept(comm: Option<Box<Comm>>) -> Pointer {
     comm.map_or(null_mut(), |comm| Box::into_raw(comm).cast())
 }
 
-/// The one kind of memory that there is.
-fn host_memory(kind: i32) -> Result<(), Fault> {
-    if kind == PTR_HOST {
-        return Ok(());
+/// Kinds of memory that a device takes.
+fn pointers(device: &Device) -> i32 {
+    if cuda::is_offered(device) { PTR_HOST | PTR_CUDA } else { PTR_HOST }
+}
+
+/// The kind of memory that NCCL means.
+fn kind_of(kind: i32) -> Result<MemoryKind, Fault> {
+    match kind {
+        PTR_HOST => Ok(MemoryKind::Host),
+        PTR_CUDA => Ok(MemoryKind::Cuda(0)), // the driver knows of which GPU
+        _ => {
+            log::warn(&format!("memory of kind {kind} was to be registered; there is no such"));
+            Err(Fault::Argument)
+        }
     }
-    log::warn(&format!("memory of kind {kind} was to be registered; host memory alone can be"));
-    Err(Fault::Argument)
 }
 
 /// Receives of a group, from NCCL's arrays.

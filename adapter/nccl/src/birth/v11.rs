@@ -9,8 +9,8 @@ use super::{call, named, number, write};
 use crate::abi::props::PropsV11;
 use crate::abi::table::Pointer;
 use crate::abi::{
-    CommConfig, DeviceHandle, Logger, NET_BYTES_MAX, NetAttr, PTR_HOST, ProfilerCallback, Rc,
-    VPropsV9, result,
+    CommConfig, DeviceHandle, Logger, NET_BYTES_MAX, NetAttr, ProfilerCallback, Rc, VPropsV9,
+    result,
 };
 use crate::net::{self, Fault, profile};
 use core::ffi::c_int;
@@ -49,10 +49,10 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV11) -> Rc
             name: device.name.as_ptr(),
             pci_path: device.pci_path.map_or(null(), |path| path.as_ptr()),
             guid: device.guid,
-            ptr_support: PTR_HOST,
+            ptr_support: super::pointers(device),
             reg_is_global: REG_IS_GLOBAL,
             force_flush: FORCE_FLUSH,
-            speed: device.speed_mbps,
+            speed: crate::cuda::speed_mbps(device),
             port: device.port,
             latency: LATENCY_US,
             max_comms: COMMS_MAX,

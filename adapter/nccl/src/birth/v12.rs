@@ -7,7 +7,7 @@ use super::v9::{FORCE_FLUSH, write_fused};
 use super::v11::MULTI_REQUEST_MAX;
 use super::{call, write};
 use crate::abi::props::PropsV12;
-use crate::abi::{NET_BYTES_MAX, PTR_HOST, Rc, UNDEFINED, VPropsV12};
+use crate::abi::{NET_BYTES_MAX, Rc, UNDEFINED, VPropsV12};
 use crate::net::{self, Fault};
 use core::ffi::c_int;
 use core::ptr::null;
@@ -31,10 +31,10 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV12) -> Rc
             name: device.name.as_ptr(),
             pci_path: device.pci_path.map_or(null(), |path| path.as_ptr()),
             guid: device.guid,
-            ptr_support: PTR_HOST,
+            ptr_support: super::pointers(device),
             reg_is_global: REG_IS_GLOBAL,
             force_flush: FORCE_FLUSH,
-            speed: device.speed_mbps,
+            speed: crate::cuda::speed_mbps(device),
             port: device.port,
             latency: LATENCY_US,
             max_comms: COMMS_MAX,

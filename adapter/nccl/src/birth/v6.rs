@@ -1,11 +1,9 @@
 //! Born in v6: the baseline.
 
-use super::{
-    Group, call, comm, host_memory, int_bytes, kept, memory, named, number, request, write,
-};
+use super::{Group, call, comm, int_bytes, kept, kind_of, memory, named, number, request, write};
 use crate::abi::props::PropsV6;
 use crate::abi::table::Pointer;
-use crate::abi::{Logger, PTR_HOST, Rc};
+use crate::abi::{Logger, Rc};
 use crate::net::comm::{Comm, REQUESTS, Request};
 use crate::net::{self, Fault, close, memory as regions, setup};
 use core::ffi::c_int;
@@ -42,8 +40,8 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV6) -> Rc 
             name: device.name.as_ptr(),
             pci_path: device.pci_path.map_or(null(), |path| path.as_ptr()),
             guid: device.guid,
-            ptr_support: PTR_HOST,
-            speed: device.speed_mbps,
+            ptr_support: super::pointers(device),
+            speed: crate::cuda::speed_mbps(device),
             port: device.port,
             latency: LATENCY_US,
             max_comms: COMMS_MAX,
@@ -148,14 +146,14 @@ pub(super) unsafe fn register(
     kind: c_int,
     out: *mut Pointer,
 ) -> Result<(), Fault> {
-    host_memory(kind)?;
+    let kind = kind_of(kind)?;
     // SAFETY: by this function's contract.
     let comm = unsafe { comm(of)? };
     if out.is_null() {
         return Err(Fault::Argument);
     }
     // SAFETY: by this function's contract.
-    let handle = unsafe { regions::register(comm, data as u64, size)? };
+    let handle = unsafe { regions::register(comm, data as u64, size, kind)? };
     // SAFETY: by this function's contract.
     unsafe { write(out, named(handle.pack())) }
 }

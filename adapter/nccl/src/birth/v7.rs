@@ -5,7 +5,7 @@ use super::v6::{self, COMMS_MAX, LATENCY_US, RECVS_MAX};
 use super::{call, write};
 use crate::abi::props::PropsV7;
 use crate::abi::table::Pointer;
-use crate::abi::{DeviceHandle, PTR_HOST, Rc};
+use crate::abi::{DeviceHandle, Rc};
 use crate::net;
 use core::ffi::c_int;
 use core::ptr::null;
@@ -23,8 +23,8 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV7) -> Rc 
             name: device.name.as_ptr(),
             pci_path: device.pci_path.map_or(null(), |path| path.as_ptr()),
             guid: device.guid,
-            ptr_support: PTR_HOST,
-            speed: device.speed_mbps,
+            ptr_support: super::pointers(device),
+            speed: crate::cuda::speed_mbps(device),
             port: device.port,
             latency: LATENCY_US,
             max_comms: COMMS_MAX,

@@ -3,9 +3,9 @@
 use super::v6::{self, COMMS_MAX, LATENCY_US, RECVS_MAX};
 use super::v7::{DEVICE_TYPE_HOST, DEVICE_VERSION_NONE};
 use super::{call, write};
+use crate::abi::Rc;
 use crate::abi::props::PropsV8;
 use crate::abi::table::Pointer;
-use crate::abi::{PTR_HOST, Rc};
 use crate::net;
 use core::ffi::c_int;
 use core::ptr::null;
@@ -21,9 +21,9 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV8) -> Rc 
             name: device.name.as_ptr(),
             pci_path: device.pci_path.map_or(null(), |path| path.as_ptr()),
             guid: device.guid,
-            ptr_support: PTR_HOST,
+            ptr_support: super::pointers(device),
             reg_is_global: REG_IS_GLOBAL,
-            speed: device.speed_mbps,
+            speed: crate::cuda::speed_mbps(device),
             port: device.port,
             latency: LATENCY_US,
             max_comms: COMMS_MAX,

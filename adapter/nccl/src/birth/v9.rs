@@ -6,7 +6,7 @@ use super::v8::REG_IS_GLOBAL;
 use super::{Group, call, memory, size_bytes, write};
 use crate::abi::props::PropsV9;
 use crate::abi::table::Pointer;
-use crate::abi::{NET_BYTES_MAX, PTR_HOST, Rc, VPropsV9};
+use crate::abi::{NET_BYTES_MAX, Rc, VPropsV9};
 use crate::net::{self, Fault};
 use core::ffi::c_int;
 use core::ptr::null;
@@ -24,10 +24,10 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV9) -> Rc 
             name: device.name.as_ptr(),
             pci_path: device.pci_path.map_or(null(), |path| path.as_ptr()),
             guid: device.guid,
-            ptr_support: PTR_HOST,
+            ptr_support: super::pointers(device),
             reg_is_global: REG_IS_GLOBAL,
             force_flush: FORCE_FLUSH,
-            speed: device.speed_mbps,
+            speed: crate::cuda::speed_mbps(device),
             port: device.port,
             latency: LATENCY_US,
             max_comms: COMMS_MAX,

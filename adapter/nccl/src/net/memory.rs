@@ -13,7 +13,12 @@ use crosstie::fabric::{DeregisterError, MemoryKind, RegisterError};
 ///
 /// # Safety
 /// - the range stays valid for reads and writes until it was deregistered with success.
-pub unsafe fn register(comm: &Comm, address: u64, length: usize) -> Result<Handle, Fault> {
+pub unsafe fn register(
+    comm: &Comm,
+    address: u64,
+    length: usize,
+    kind: MemoryKind,
+) -> Result<Handle, Fault> {
     if length == 0 {
         return Ok(Handle::default());
     }
@@ -22,7 +27,7 @@ pub unsafe fn register(comm: &Comm, address: u64, length: usize) -> Result<Handl
     }
     let shared = comm.room.shared();
     // SAFETY: the caller's promise.
-    let registered = unsafe { shared.register(address, Bytes(length as u64), MemoryKind::Host) };
+    let registered = unsafe { shared.register(address, Bytes(length as u64), kind) };
     let memory = registered.map_err(|error| {
         let why = match error {
             RegisterError::Full => format!("{REGIONS_MAX} pieces are registered, and no more can"),

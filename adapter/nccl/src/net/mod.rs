@@ -59,6 +59,9 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
             surveyed(state)?;
         }
         state.shown = state.physical;
+        if state.devices[..state.physical].iter().any(|device| crate::cuda::is_offered(device)) {
+            crate::cuda::variables_set();
+        }
         let its = settings::environment();
         state.patience = Duration::from_nanos(connect_timeout(&its).0);
         for (number, device) in state.devices[..state.physical].iter().enumerate() {

@@ -1,0 +1,50 @@
+//! What launchers say of the ranks.
+
+use crosstie::memory::Variables;
+
+/// All ranks and those of this host, or all hosts, as launchers say them. The launcher that stands
+/// first decides: it was started by those that come later.
+const COUNTS: [(&str, Option<&str>); 4] = [
+    ("WORLD_SIZE", Some("LOCAL_WORLD_SIZE")),
+    ("OMPI_COMM_WORLD_SIZE", Some("OMPI_COMM_WORLD_LOCAL_SIZE")),
+    ("PMI_SIZE", Some("MPI_LOCALNRANKS")),
+    ("SLURM_STEP_NUM_NODES", None),
+];
+
+/// What says that the ranks run on several hosts.
+pub fn several_hosts(variables: &Variables) -> Option<String> {
+    let count = |name: &str| variables.text(name)?.trim().parse::<u64>().ok();
+    let (several, said) = COUNTS.into_iter().find_map(|(all, here)| {
+        let (whole, own) = (count(all)?, here.map_or(Some(1), count)?);
+        let own_said = here.map_or(String::new(), |here| format!(", {here}={own}"));
+        Some((whole > own, format!("{all}={whole}{own_said}")))
+    })?;
+    several.then(|| format!("the ranks run on several hosts: {said}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    fn variables(all: &[(&str, &str)]) -> Variables {
+        all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()
+    }
+
+    #[test]
+    fn ranks_of_several_hosts_are_known_by_their_launcher() {
+        let torch = variables(&[("WORLD_SIZE", "16"), ("LOCAL_WORLD_SIZE", "8")]);
+        assert!(several_hosts(&torch).is_some_and(|why| why.contains("WORLD_SIZE=16")));
+        let one = variables(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]);
+        assert_eq!(several_hosts(&one), None);
+        assert_eq!(several_hosts(&variables(&[("WORLD_SIZE", "16")])), None);
+        let slurm = variables(&[("SLURM_NTASKS", "16"), ("SLURM_STEP_NUM_NODES", "2")]);
+        assert!(several_hosts(&slurm).is_some_and(|why| why.contains("SLURM_STEP_NUM_NODES=2")));
+        let one = variables(&[("SLURM_NTASKS", "8"), ("SLURM_STEP_NUM_NODES", "1")]);
+        assert_eq!(several_hosts(&one), None);
+        // mpirun on one host of an allocation of two
+        let inner = [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+        let outer = [("SLURM_STEP_NUM_NODES", "2")];
+        assert_eq!(several_hosts(&variables(&[&inner[..], &outer].concat())), None);
+    }
+}
