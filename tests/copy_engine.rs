@@ -1,0 +1,369 @@
+//! Memory of GPUs between whole endpoints, over the test double of the CUDA driver.
+//!
+//! In the double a GPU's memory has pages that the CPU may not touch: a library that reads it ends
+//! with SIGSEGV, where a real one would too.
+
+mod cuda_support;
+mod host_support;
+
+use crosstie::base::slab::Handle;
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{MemoryKind, RegisterError};
+use crosstie::host::Options;
+use crosstie::transport::{Incoming, Outgoing, RequestError, RequestId, SubmitError};
+use cuda_support::control::{self, assert_no_slow_calls, assert_nothing_lives, calls_reset};
+use cuda_support::driver::*;
+use cuda_support::steps::*;
+use cuda_support::with_double;
+use host_support::pair::{Pair, alone};
+use host_support::{Node, Watch, small, wait_both};
+
+/// Bytes of each side's memory: two of the pieces that go through cells, and more.
+const ROOM: usize = 4 << 20;
+const SIZES: [usize; 7] = [1, 8, 4096, 8192, 70_000, 262_145, ROOM];
+
+/// Where a side's messages lie.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Kind {
+    Host,
+    /// Of cuMemAlloc, on a GPU.
+    Alloc(i32),
+    /// Of cuMemCreate, with a handle that descriptors stand for.
+    Exported(i32),
+    /// Two such allocations, one behind the other.
+    TwoExported(i32),
+}
+
+/// Registered memory of one endpoint.
+struct Memory {
+    kind: Kind,
+    start: u64,
+    region: Handle,
+    host: Vec<u8>,
+}
+
+fn mapped(gpu: i32, count: usize) -> u64 {
+    let bytes = ROOM / count;
+    let start = out(|start| cuMemAddressReserve(start, ROOM, 0, 0, 0));
+    for at in 0..count {
+        let handle = create(gpu, POSIX, bytes);
+        ok(cuMemMap(start + (at * bytes) as u64, bytes, 0, handle, 0));
+        ok(cuMemRelease(handle));
+    }
+    let access = Access { place: [1, gpu], flags: READ_WRITE };
+    ok(cuMemSetAccess(start, ROOM, &raw const access, 1));
+    start
+}
+
+impl Memory {
+    fn new(node: &Node, kind: Kind) -> Memory {
+        let mut host = Vec::new();
+        let start = match kind {
+            Kind::Host => {
+                host = vec![0; ROOM];
+                host.as_mut_ptr() as u64
+            }
+            Kind::Alloc(gpu) => {
+                on(gpu);
+                alloc(ROOM)
+            }
+            Kind::Exported(gpu) => mapped(gpu, 1),
+            Kind::TwoExported(gpu) => mapped(gpu, 2),
+        };
+        let memory = if kind == Kind::Host { MemoryKind::Host } else { MemoryKind::Cuda(0) };
+        // SAFETY: it stays until `free` has deregistered it.
+        let region = unsafe { node.shared.register(start, Bytes::of(ROOM), memory) };
+        Memory { kind, start, region: region.expect("memory"), host }
+    }
+
+    fn fill(&mut self, bytes: usize, seed: usize) {
+        let pattern = pattern(bytes, seed);
+        match self.kind {
+            Kind::Host => self.host[..bytes].copy_from_slice(&pattern),
+            _ => control::write(self.start, &pattern),
+        }
+    }
+
+    fn holds(&self, bytes: usize, seed: usize) -> bool {
+        match self.kind {
+            Kind::Host => self.host[..bytes] == pattern(bytes, seed),
+            _ => control::read(self.start, bytes) == pattern(bytes, seed),
+        }
+    }
+
+    fn outgoing(&self, bytes: usize) -> Outgoing {
+        let (region, address, length) = (self.region, self.start, bytes as u64);
+        Outgoing { region, address, length, tag: 0 }
+    }
+
+    fn incoming(&self, bytes: usize) -> Incoming {
+        let (region, address, length) = (self.region, self.start, bytes as u64);
+        Incoming { region, address, length, tag: 0 }
+    }
+
+    fn free(self, node: &Node) {
+        node.shared.deregister(self.region).expect("idle memory");
+        match self.kind {
+            Kind::Host => {}
+            Kind::Alloc(_) => ok(cuMemFree_v2(self.start)),
+            Kind::Exported(_) => unmap(self.start, 1),
+            Kind::TwoExported(_) => unmap(self.start, 2),
+        }
+    }
+}
+
+fn unmap(start: u64, count: usize) {
+    let bytes = ROOM / count;
+    (0..count).for_each(|at| ok(cuMemUnmap(start + (at * bytes) as u64, bytes)));
+    ok(cuMemAddressFree(start, ROOM));
+}
+
+fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|at| ((at * 31 + seed * 7919) >> (at % 5)) as u8).collect()
+}
+
+/// How two endpoints meet.
+#[derive(Copy, Clone, Debug)]
+enum Way {
+    Pull,
+    Push,
+    Tcp,
+}
+
+fn pair(way: Way) -> Pair {
+    let turn = alone();
+    let mut options = small(4);
+    match way {
+        Way::Pull => host_support::set("CROSSTIE_RAILS", "shm"),
+        Way::Push => {
+            host_support::set("CROSSTIE_RAILS", "shm");
+            options = Options { push: true, heap_bytes: Bytes::ZERO, ..options };
+        }
+        Way::Tcp => {
+            host_support::set("CROSSTIE_RAILS", "tcp");
+            host_support::set("CROSSTIE_SOCKET_IFNAME", "lo");
+        }
+    }
+    let (a, b) = (Node::open(&options), Node::open(&options));
+    Pair::of(turn, a, b, 1)
+}
+
+fn submitted(
+    node: &mut Node,
+    mut submit: impl FnMut(&mut Node) -> Result<RequestId, SubmitError>,
+) -> RequestId {
+    let watch = Watch::start();
+    loop {
+        match submit(node) {
+            Err(SubmitError::Again) => node.progress(),
+            other => return other.expect("a request"),
+        };
+        watch.look("a request that finds room");
+    }
+}
+
+/// One message from `a` to `b`.
+fn exchange(pair: &mut Pair, from: &mut Memory, into: &mut Memory, bytes: usize, early: bool) {
+    from.fill(bytes, bytes);
+    into.fill(bytes, bytes + 1);
+    let (to_a, to_b) = (pair.to_a, pair.to_b);
+    let receive = |pair: &mut Pair, into: &Memory| {
+        let room = into.incoming(bytes);
+        submitted(&mut pair.b, |node| node.irecv(to_a, &[room]))
+    };
+    let posted = (!early).then(|| receive(pair, into));
+    let outgoing = from.outgoing(bytes);
+    let sent = submitted(&mut pair.a, |node| node.isend(to_b, outgoing));
+    for _ in 0..if early { 200 } else { 0 } {
+        pair.a.progress();
+        pair.b.progress();
+    }
+    let received = posted.unwrap_or_else(|| receive(pair, into));
+    let outcome = wait_both(&mut pair.b, &mut pair.a, received);
+    assert_eq!(outcome.result, Ok(()), "{bytes} bytes");
+    assert_eq!(outcome.lengths[0], bytes as u64);
+    assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+    assert!(into.holds(bytes, bytes), "{:?} to {:?}, {bytes} bytes", from.kind, into.kind);
+}
+
+const KINDS: [Kind; 6] = [
+    Kind::Host,
+    Kind::Alloc(0),
+    Kind::Alloc(1),
+    Kind::Exported(0),
+    Kind::Exported(1),
+    Kind::TwoExported(1),
+];
+
+fn every_kind(way: Way) {
+    on(0);
+    let mut pair = pair(way);
+    for from in KINDS {
+        for into in KINDS.into_iter().filter(|into| from != Kind::Host || *into != Kind::Host) {
+            let mut from = Memory::new(&pair.a, from);
+            let mut into = Memory::new(&pair.b, into);
+            for early in [false, true] {
+                for bytes in SIZES {
+                    exchange(&mut pair, &mut from, &mut into, bytes, early);
+                }
+            }
+            from.free(&pair.a);
+            into.free(&pair.b);
+        }
+    }
+    pair.close();
+    assert_nothing_lives();
+}
+
+#[test]
+fn messages_of_every_kind_of_memory_come_whole_where_receivers_pull() {
+    let test = "messages_of_every_kind_of_memory_come_whole_where_receivers_pull";
+    with_double(test, &[("CUDA_DOUBLE_DELAY_NS", "2000")], || every_kind(Way::Pull));
+}
+
+#[test]
+fn messages_of_every_kind_of_memory_come_whole_where_senders_push() {
+    let test = "messages_of_every_kind_of_memory_come_whole_where_senders_push";
+    with_double(test, &[("CUDA_DOUBLE_DELAY_NS", "2000")], || every_kind(Way::Push));
+}
+
+#[test]
+fn messages_of_every_kind_of_memory_come_whole_over_tcp() {
+    let test = "messages_of_every_kind_of_memory_come_whole_over_tcp";
+    with_double(test, &[("CUDA_DOUBLE_DELAY_NS", "0")], || every_kind(Way::Tcp));
+}
+
+#[test]
+fn without_access_between_gpus_the_owner_copies_out() {
+    let test = "without_access_between_gpus_the_owner_copies_out";
+    with_double(test, &[("CUDA_DOUBLE_DENY", "0-1")], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        SIZES.into_iter().for_each(|bytes| exchange(&mut pair, &mut from, &mut into, bytes, false));
+        assert_eq!(control::bytes("peer"), 0, "no copy between GPUs");
+        from.free(&pair.a);
+        into.free(&pair.b);
+        pair.close();
+        assert_nothing_lives();
+    });
+}
+
+/// Allocating, freeing, mapping and waiting stop all GPUs of a process, or a thread.
+#[test]
+fn messages_make_no_slow_call_once_memory_is_known() {
+    let test = "messages_make_no_slow_call_once_memory_is_known";
+    with_double(test, &[], || {
+        on(0);
+        for way in [Way::Pull, Way::Push] {
+            let mut pair = pair(way);
+            let mut from = Memory::new(&pair.a, Kind::Exported(0));
+            let mut into = Memory::new(&pair.b, Kind::Exported(1));
+            exchange(&mut pair, &mut from, &mut into, 4096, false);
+            calls_reset();
+            for bytes in SIZES {
+                exchange(&mut pair, &mut from, &mut into, bytes, false);
+            }
+            assert_no_slow_calls();
+            assert!(control::copies("peer") > 0 && control::copies("pageable") == 0);
+            from.free(&pair.a);
+            into.free(&pair.b);
+            pair.close();
+        }
+    });
+}
+
+/// A request that ended before its bytes were there would give the user what was there before.
+#[test]
+fn receive_ends_when_the_stream_has_copied_and_no_sooner() {
+    let test = "receive_ends_when_the_stream_has_copied_and_no_sooner";
+    with_double(test, &[], || {
+        on(0);
+        for (from, into) in [
+            (Kind::Exported(0), Kind::Exported(1)),
+            (Kind::Host, Kind::Exported(1)),
+            (Kind::Exported(0), Kind::Host),
+        ] {
+            let mut pair = pair(Way::Push);
+            let mut from = Memory::new(&pair.a, from);
+            let mut into = Memory::new(&pair.b, into);
+            exchange(&mut pair, &mut from, &mut into, 8, false);
+            let (to_a, to_b) = (pair.to_a, pair.to_b);
+            from.fill(5000, 3);
+            control::hold(0);
+            let (room, outgoing) = (into.incoming(5000), from.outgoing(5000));
+            let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
+            let sent = submitted(&mut pair.a, |node| node.isend(to_b, outgoing));
+            for _ in 0..2000 {
+                assert!(pair.b.test(received).unwrap().is_none(), "before its bytes");
+                pair.a.progress();
+            }
+            control::release(0);
+            assert_eq!(wait_both(&mut pair.b, &mut pair.a, received).result, Ok(()));
+            assert!(into.holds(5000, 3));
+            assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+            from.free(&pair.a);
+            into.free(&pair.b);
+            pair.close();
+        }
+        assert_nothing_lives();
+    });
+}
+
+#[test]
+fn lost_gpu_ends_its_connection_by_name_and_others_go_on() {
+    let test = "lost_gpu_ends_its_connection_by_name_and_others_go_on";
+    with_double(test, &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        exchange(&mut pair, &mut from, &mut into, 4096, false);
+        let (to_a, to_b) = (pair.to_a, pair.to_b);
+        control::lose(1);
+        let (room, outgoing) = (into.incoming(4096), from.outgoing(4096));
+        let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
+        let _sent = submitted(&mut pair.a, |node| node.isend(to_b, outgoing));
+        let outcome = wait_both(&mut pair.b, &mut pair.a, received);
+        assert!(matches!(outcome.result, Err(RequestError::Fabric(_))), "{outcome:?}");
+        pair.close();
+        let mut pair = self::pair(Way::Pull);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(0));
+        exchange(&mut pair, &mut from, &mut into, 70_000, false);
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_used_is_refused_by_kind() {
+    let test = "memory_that_cannot_be_used_is_refused_by_kind";
+    with_double(test, &[], || {
+        on(0);
+        let pair = pair(Way::Pull);
+        let register = |address: u64, bytes: usize| {
+            // SAFETY: nothing is sent.
+            unsafe { pair.a.shared.register(address, Bytes::of(bytes), MemoryKind::Cuda(0)) }
+        };
+        let host = [0u8; 64];
+        assert_eq!(register(host.as_ptr() as u64, 64), Err(RegisterError::Kind), "host memory");
+        let words = words(8);
+        pinned(&words);
+        assert_eq!(register(words.as_ptr() as u64, 64), Err(RegisterError::Kind), "pinned memory");
+        let managed = out(|start| cuMemAllocManaged(start, 4096, 1));
+        assert_eq!(register(managed, 4096), Err(RegisterError::Kind), "managed memory");
+        let hidden = create(0, 0, BLOCK);
+        let hidden = map(hidden, 0, BLOCK);
+        assert_eq!(register(hidden, BLOCK), Err(RegisterError::Kind), "without a handle type");
+        let freed = alloc(4096);
+        ok(cuMemFree_v2(freed));
+        assert!(register(freed, 4096).is_err(), "freed memory");
+        let last = alloc(4096);
+        assert!(register(last, 1 << 30).is_err(), "beyond its allocation");
+        assert!(register(last, 0).is_err(), "no bytes");
+        assert!(register(u64::MAX - 8, 64).is_err(), "a range that wraps");
+        let good = register(last, 4096).unwrap();
+        pair.a.shared.deregister(good).unwrap();
+        pair.close();
+    });
+}
