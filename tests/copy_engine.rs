@@ -311,6 +311,35 @@ fn receive_ends_when_the_stream_has_copied_and_no_sooner() {
     });
 }
 
+/// No marker comes from a GPU that has failed: the request would never end.
+#[test]
+fn copy_under_way_on_a_gpu_that_fails_ends_by_name() {
+    let test = "copy_under_way_on_a_gpu_that_fails_ends_by_name";
+    with_double(test, &[], || {
+        on(0);
+        let mut pair = pair(Way::Push);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        exchange(&mut pair, &mut from, &mut into, 4096, false);
+        let (to_a, to_b) = (pair.to_a, pair.to_b);
+        control::hold(0);
+        let (room, outgoing) = (into.incoming(4096), from.outgoing(4096));
+        let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
+        let sent = submitted(&mut pair.a, |node| node.isend(to_b, outgoing));
+        for _ in 0..2000 {
+            assert!(pair.b.test(received).unwrap().is_none());
+            pair.a.progress();
+        }
+        control::lose(1);
+        // where senders push, the writer's op fails, and the receiver hears of that
+        let outcome = wait_both(&mut pair.a, &mut pair.b, sent);
+        assert!(matches!(outcome.result, Err(RequestError::Fabric(_))), "{outcome:?}");
+        let outcome = wait_both(&mut pair.b, &mut pair.a, received);
+        assert!(outcome.result.is_err(), "{outcome:?}");
+        pair.close();
+    });
+}
+
 #[test]
 fn lost_gpu_ends_its_connection_by_name_and_others_go_on() {
     let test = "lost_gpu_ends_its_connection_by_name_and_others_go_on";

@@ -141,6 +141,9 @@ impl Helper {
                 self.mapped.remove(&entry);
             }
         }
+        if self.exports.keep.load(Ordering::Acquire) {
+            core::mem::forget(core::mem::take(&mut self.mapped));
+        }
     }
 
     /// Until something has come.

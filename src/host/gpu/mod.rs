@@ -27,7 +27,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use std::vec::Vec;
+
+/// How long an endpoint that is closed waits for copies under way.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why memory of a GPU cannot be registered.
 #[derive(Debug)]
@@ -98,6 +102,8 @@ pub(super) struct Exports {
     /// Keys that peers have to be told about.
     gone: Mutex<Vec<u64>>,
     stop: AtomicBool,
+    /// What peers have stays mapped: copies out of it are under way.
+    keep: AtomicBool,
 }
 
 /// The memory of GPUs of one endpoint.
@@ -122,6 +128,7 @@ impl GpuMemory {
             regions: Mutex::default(),
             gone: Mutex::default(),
             stop: AtomicBool::new(false),
+            keep: AtomicBool::new(false),
         };
         let (gpus, exports) = (Arc::new(gpus), Arc::new(exports));
         let domain = domain.with_gpus();
@@ -194,7 +201,13 @@ impl GpuMemory {
 }
 
 impl Drop for GpuMemory {
+    /// The rails are gone. What a stream may still touch stays.
     fn drop(&mut self) {
+        if !self.gpus.settle(END_PATIENCE) {
+            news::gpu_copies_left();
+            core::mem::forget(Arc::clone(&self.gpus));
+            self.exports.keep.store(true, Ordering::Release);
+        }
         self.exports.stop.store(true, Ordering::Release);
         self.wake();
         if let Some(helper) = locked(&self.helper).take() {

@@ -368,6 +368,14 @@ pub(in crate::host) fn not_registered(port: &str, why: &NotRegistered<'_>) {
     );
 }
 
+/// An endpoint was closed while a GPU copies.
+pub(in crate::host) fn gpu_copies_left() {
+    say_of(
+        Level::Warning,
+        format_args!("a GPU's copies do not end; what they may touch stays mapped"),
+    );
+}
+
 /// Memory of a GPU is not registered.
 pub(in crate::host) fn gpu_memory_refused(address: u64, bytes: u64, why: &dyn fmt::Display) {
     say_of(

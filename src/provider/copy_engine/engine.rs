@@ -13,7 +13,7 @@ use super::shared::Shared;
 use super::under::Under;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::regions::RegionTable;
-use crate::base::units::{Bytes, Instant};
+use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
     Completion, DownCause, LocalSpan, OpError, OpErrorKind, OpId, PostError, Posted, RailKey,
     RemoteSpan,
@@ -28,6 +28,10 @@ use std::vec::Vec;
 const FETCHES: usize = 512;
 /// Of these, most that wait for one peer to make them.
 const WRITES_MAX: u32 = 32;
+
+/// How often the driver is asked whether a GPU has failed, while something is under way there: what
+/// is posted to one that has failed never ends.
+const FAULT_EVERY: Span = Span::millis(10);
 
 /// How many bytes came to memory of this process, by the way they took.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -54,6 +58,8 @@ pub struct CopyEngine<'m> {
     lends: Lends,
     /// Peers to which something is owed.
     owing: Vec<u32>,
+    /// When the driver was asked last whether a GPU has failed.
+    asked_at: Instant,
     copied: Copied,
 }
 
@@ -71,6 +77,7 @@ impl<'m> CopyEngine<'m> {
             asked: VecDeque::with_capacity(count * WRITES_MAX as usize),
             lends: Lends::new(),
             owing: Vec::with_capacity(count),
+            asked_at: Instant(0),
             copied: Copied::default(),
         }
     }
@@ -312,6 +319,10 @@ impl<'m> CopyEngine<'m> {
             }
         }
         self.lends.advance(self.regions, &mut self.links, &mut work);
+        if now.since(self.asked_at) >= FAULT_EVERY {
+            self.asked_at = now;
+            shared.look_for_faults();
+        }
         shared.flush();
         let exporter = shared.exporter.get().copied();
         let links = &mut self.links;

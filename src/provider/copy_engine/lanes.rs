@@ -230,6 +230,12 @@ impl Lanes {
         }
     }
 
+    /// Whether everything that was posted is done, or never will be.
+    pub fn is_quiet(&self) -> bool {
+        let is_over = |stream: &Marked| stream.depth() == 0 || stream.broken().is_some();
+        self.streams.iter().all(is_over)
+    }
+
     /// Asks the driver whether the GPU has failed. *Cost*: a call for each stream.
     pub fn look_for_fault(&mut self) {
         if let Ok(entered) = self.gpu.enter() {

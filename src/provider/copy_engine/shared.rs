@@ -6,6 +6,7 @@ use super::imports::Imports;
 use super::lanes::{Cells, Lanes};
 use super::note::Exporter;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// GPUs that one process may use.
 pub const GPUS_MAX: usize = 16;
@@ -47,6 +48,31 @@ impl Shared {
     /// opens before it maps anything.
     pub fn any_gpu(&self) -> u8 {
         self.gpus.iter().position(|gpu| gpu.get().is_some()).unwrap_or(0) as u8
+    }
+
+    /// Asks the driver about each GPU on which something is under way.
+    pub fn look_for_faults(&self) {
+        for gpu in self.gpus.iter().filter_map(OnceLock::get) {
+            let mut lanes = gpu.lock().unwrap_or_else(PoisonError::into_inner);
+            if !lanes.is_quiet() {
+                lanes.look_for_fault();
+            }
+        }
+    }
+
+    /// Waits until nothing is under way any more, at most so long; whether that is so.
+    pub fn settle(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        let is_quiet =
+            |gpu: &Mutex<Lanes>| gpu.lock().unwrap_or_else(PoisonError::into_inner).is_quiet();
+        while !self.gpus.iter().filter_map(OnceLock::get).all(is_quiet) {
+            if start.elapsed() >= patience {
+                return false;
+            }
+            std::thread::yield_now();
+            self.look_for_faults();
+        }
+        true
     }
 
     /// Posts on all GPUs what waits.

@@ -68,10 +68,13 @@ impl<'m> RailSet<'m> {
         self.tcp().is_some_and(Tcp::is_unsent) || self.ports.iter().any(|it| it.rail.is_unsent())
     }
 
-    /// Whether the next poll must be told the time: something ends over TCP, or a port is in use.
+    /// Whether the next poll must be told the time: something ends over TCP, a port is in use, or a
+    /// GPU copies.
     #[inline(always)]
     pub fn wants_time(&self) -> bool {
-        self.tcp().is_some_and(Tcp::wants_time) || self.ports.iter().any(|it| it.rail.wants_time())
+        self.gpus.is_busy()
+            || self.tcp().is_some_and(Tcp::wants_time)
+            || self.ports.iter().any(|it| it.rail.wants_time())
     }
 
     /// Descriptors of which one is readable while a rail has something, once [`RailSet::arm`] has
