@@ -207,7 +207,7 @@ pub(in crate::host) fn say_of(level: Level, text: fmt::Arguments<'_>) {
     say_by(log::say, level, text);
 }
 
-fn say_by(say: fn(Level, &str), level: Level, text: fmt::Arguments<'_>) {
+pub(super) fn say_by(say: fn(Level, &str), level: Level, text: fmt::Arguments<'_>) {
     let mut bytes = [0; SENTENCE_BYTES_MAX];
     let mut buffer = TextBuffer::new(&mut bytes);
     let _ = buffer.write_fmt(text);
