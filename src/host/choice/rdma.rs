@@ -354,7 +354,7 @@ mod tests {
             format!("{}", Apart::of(ours, theirs, false))
         };
         let (ours, theirs) = ([port("10.77.0.1", 24)], [port("fd77::2", 64)]);
-        let words = "; of RDMA, no subnet in common: this side's ports are 10.77.0.1/24 (RoCE \
+        let words = "; RDMA: no subnet in common: this side's ports are 10.77.0.1/24 (RoCE \
                      v2); the peer's are fd77::2/64 (RoCE v2)";
         assert_eq!(told(&ours, &theirs), words);
         // those of libfabric are no ports of RDMA
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(told(&ours, &[port("10.77.0.2", 24)]), "");
         // whoever had named another provider was told of no pair, and of no other
         let other = PortHello { gid: 9, ..strange };
-        assert!(told(&[strange], &[other]).starts_with("; it tells of 1 of libfabric, of another"));
+        assert!(told(&[strange], &[other]).starts_with("; libfabric: 1 of the peer have another"));
     }
 
     /// The second queue pair of a port that is faster, or in a smaller subnet, came before all

@@ -79,7 +79,10 @@ impl fmt::Display for GinEvent<'_> {
         f.write_str("gin: ")?;
         match self {
             GinEvent::Adds { rank } => {
-                write!(f, "rank {rank} asks for adds that make no sense; it gets no more")
+                write!(
+                    f,
+                    "rank {rank} asks for impossible adds; its requests are ignored from now on"
+                )
             }
             GinEvent::AddRefused(error) => {
                 write!(f, "an add was refused ({error}); its queue fails")
@@ -91,7 +94,10 @@ impl fmt::Display for GinEvent<'_> {
                 write!(f, "the driver refused copies ({error}); queues to that rank fail")
             }
             GinEvent::LaunchRefused(error) => {
-                write!(f, "a launch was refused ({error}); copies take other ways")
+                write!(
+                    f,
+                    "the launch of a kernel was refused ({error}); no further copy uses a kernel"
+                )
             }
             GinEvent::KernelWaits => {
                 f.write_str("a kernel has not run yet; its memory stays mapped")
@@ -107,7 +113,7 @@ impl fmt::Display for GinEvent<'_> {
                 write!(f, "no kernel copies within the GPU ({why}); copies go through {through}")
             }
             GinEvent::Ended { rank } => {
-                write!(f, "rank {rank} has ended; what is posted to it fails")
+                write!(f, "rank {rank} has ended; operations to it fail")
             }
             GinEvent::Stalled { rank, sentence } => write!(f, "stalled: rank {rank}, {sentence}"),
         }

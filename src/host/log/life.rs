@@ -50,30 +50,30 @@ impl fmt::Display for LifeEvent<'_> {
         match self {
             LifeEvent::CopyThreads(errno) => write!(
                 f,
-                "threads that copy through shared memory cannot be started ({errno}): the threads \
-                 that call copy alone; CROSSTIE_SHM_THREADS=0 asks for none"
+                "threads that copy through shared memory cannot be started ({errno}); the calling \
+                 threads copy alone; CROSSTIE_SHM_THREADS=0 asks for none"
             ),
             LifeEvent::TcpThreads(errno) => write!(
                 f,
-                "threads cannot move long messages over TCP here ({errno}): the threads that call \
-                 do so; CROSSTIE_TCP_THREADS=0 asks for none"
+                "threads for long messages over TCP cannot be started ({errno}); the calling \
+                 threads move these messages; CROSSTIE_TCP_THREADS=0 asks for none"
             ),
             LifeEvent::RequestsMax { ours, theirs } => write!(
                 f,
-                "requests_max differs: {ours}{} here, {theirs}{} at the peer; a connection over \
-                 TCP wants 32 on both sides, or on neither",
+                "requests_max differs: {ours}{} here, {theirs}{} at the peer; over TCP, both sides \
+                 must have 32, or neither",
                 Limits::or_more(*ours),
                 Limits::or_more(*theirs),
             ),
             LifeEvent::Lost { at, what, silent_ms } => write!(
                 f,
-                "{at} has lost {what}: all of it has reached the peer's host, and for {silent_ms} \
-                 ms the peer's program, which polls, has not acknowledged it (bytes were changed \
-                 on the way); the rail fails"
+                "{at} has lost {what}: the peer's host has it, but the peer's program polls and \
+                 has not acknowledged it for {silent_ms} ms (bytes were changed on the way); the \
+                 rail fails"
             ),
             LifeEvent::Complaint { at, complaint } => write!(f, "{at} {complaint}"),
             LifeEvent::NoSecondEnd { lane, error } => {
-                write!(f, "rail {lane} has no second end yet: {error}; tried again")
+                write!(f, "rail {lane} is not connected yet: {error}; it is tried again")
             }
             LifeEvent::Broken { peer, error } => write!(f, "{peer} breaks the protocol: {error}"),
         }
@@ -94,9 +94,9 @@ pub(in crate::host) enum PortFact<'a> {
     Back,
     /// It tells of operations that nobody posted.
     Strange(u32),
-    /// It gives no end of a rail. `again`: it is asked again.
+    /// It opens no new rail. `again`: it is asked again.
     Refuses { error: PortPeerError, again: bool },
-    /// It gives ends of rails again.
+    /// It opens new rails again.
     Gives,
     /// It is not used for a peer.
     Unused { peer: &'a str, why: Astray },
@@ -136,14 +136,14 @@ impl fmt::Display for PortChange<'_> {
             PortFact::Back => write!(f, "{port} is in use again"),
             PortFact::Strange(count) => write!(
                 f,
-                "{port}: its library tells of the end of {count} operations that nobody posted; \
-                 they are left alone, but its provider may be at fault"
+                "{port}: its library reports the end of {count} operations that were never posted; \
+                 they are ignored, but its provider may be at fault"
             ),
             PortFact::Refuses { error, again } => {
                 let then = if *again { ", and it is tried again" } else { "" };
-                write!(f, "{port} gives no end of a rail ({error}); TCP is used instead{then}")
+                write!(f, "{port} opens no new rail ({error}); TCP is used instead{then}")
             }
-            PortFact::Gives => write!(f, "{port} gives ends of rails again"),
+            PortFact::Gives => write!(f, "{port} opens new rails again"),
             PortFact::Unused { peer, why } => write!(f, "{port} is not used for {peer}: {why}"),
             PortFact::TcpAlone { peer, why, .. } => {
                 write!(f, "{peer} is reached over TCP alone: ")?;
@@ -151,11 +151,12 @@ impl fmt::Display for PortChange<'_> {
                     TcpAlone::Astray(why) => write!(f, "{port} is not used, since {why}"),
                     TcpAlone::NoPort(apart) => write!(
                         f,
-                        "it tells of no port, and we have some ({port} is the first){apart}"
+                        "it reports no port, and this side has some ({port} is the first){apart}"
                     ),
                     TcpAlone::NoPair(apart) => write!(
                         f,
-                        "it has no port that pairs with one of ours ({port} is the first){apart}"
+                        "it has no port that pairs with one of this side ({port} is the \
+                         first){apart}"
                     ),
                 }
             }
@@ -196,14 +197,14 @@ pub(in crate::host) struct Apart<R> {
 impl<R: fmt::Display> fmt::Display for Apart<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(why) = &self.of_rdma {
-            write!(f, "; of RDMA, {why}")?;
+            write!(f, "; RDMA: {why}")?;
         }
         match self.of_libfabric {
             0 => Ok(()),
             count => write!(
                 f,
-                "; it tells of {count} of libfabric, of another provider or network (`used` in \
-                 `crosstie info` of both hosts has them)"
+                "; libfabric: {count} of the peer have another provider or network; compare `used` \
+                 in `crosstie info` of both hosts"
             ),
         }
     }

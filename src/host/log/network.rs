@@ -112,28 +112,28 @@ impl fmt::Display for NetworkEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NetworkEvent::NoVendorRail => f.write_str(
-                "vendor is asked for by name, and the program brings no rail of a vendor's",
+                "vendor is named in the settings, but the program gives no vendor's rail",
             ),
             NetworkEvent::VendorOut { rail, why } => {
                 write!(f, "vendor's rail {rail} is left out: {why}")
             }
             NetworkEvent::NoRailForPorts(_) => f.write_str(
-                "RDMA ports and libfabric's domains are not used: they want rails_max of 2 or \
-                 more, of which TCP takes one",
+                "RDMA ports and libfabric domains are not used: they need rails_max of 2 or more, \
+                 since TCP takes one rail",
             ),
             NetworkEvent::LibfabricUnused(text) => f.write_str(text),
             NetworkEvent::NoSharedMemory { call, errno, tcp_instead } => {
                 let then =
-                    if *tcp_instead { ": peers of this host are reached over TCP" } else { "" };
+                    if *tcp_instead { "; peers of this host are reached over TCP" } else { "" };
                 write!(
                     f,
-                    "the kernel refuses to make shared memory ({call}: {errno}), as a filter of \
-                     system calls does (seccomp, of a container or a service){then}"
+                    "the kernel refuses to make shared memory ({call}: {errno}); the usual cause \
+                     is a seccomp filter of the container or service{then}"
                 )
             }
             NetworkEvent::NoHeap { call, errno, .. } => write!(
                 f,
-                "the kernel refuses to make shared memory ({call}: {errno}): the endpoint has no \
+                "the kernel refuses to make shared memory ({call}: {errno}); the endpoint has no \
                  heap"
             ),
             NetworkEvent::Choice(error) => error.fmt(f),
@@ -147,17 +147,17 @@ impl fmt::Display for NetworkEvent<'_> {
                 for (at, name) in rails.names().enumerate() {
                     write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
                 }
-                write!(f, ", which {why}")
+                write!(f, ", which {why}; the endpoint is not opened")
             }
             NetworkEvent::Tentative(addresses) => write!(
                 f,
-                "addresses that are still tentative: {addresses} (the kernel looks if another host \
-                 has them); they are not used"
+                "addresses that are still tentative are not used: {addresses}; the kernel is still \
+                 checking whether another host has them"
             ),
             NetworkEvent::NoRoom { out, of, addresses } => write!(
                 f,
-                "addresses of this host: {out} of {of} have no room in a handle, and no peer \
-                 connects to them: {addresses}; CROSSTIE_SOCKET_IFNAME chooses others"
+                "addresses of this host: {out} of {of} have no room in a handle, so that no peer \
+                 uses them: {addresses}; CROSSTIE_SOCKET_IFNAME chooses others"
             ),
         }
     }
@@ -166,11 +166,9 @@ impl fmt::Display for NetworkEvent<'_> {
 impl fmt::Display for VendorOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            VendorOut::Rails => {
-                "CROSSTIE_RAILS leaves out the rails of vendors, or tcp, their reserve"
-            }
+            VendorOut::Rails => "CROSSTIE_RAILS leaves out vendor, or tcp, its backup",
             VendorOut::Device => "this device has no rails of vendors; host0 has",
-            VendorOut::RailsMax => "it wants rails_max of 2 or more",
+            VendorOut::RailsMax => "it needs rails_max of 2 or more",
         })
     }
 }
@@ -178,10 +176,8 @@ impl fmt::Display for VendorOut {
 impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Lacking::Forbidden => {
-                "CROSSTIE_RAILS, or its device, leaves out: this endpoint is not opened"
-            }
-            Lacking::Absent => "this endpoint would be without: it is not opened",
+            Lacking::Forbidden => "CROSSTIE_RAILS or the device leaves out",
+            Lacking::Absent => "cannot be used here",
         })
     }
 }

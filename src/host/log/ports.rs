@@ -76,7 +76,10 @@ impl fmt::Display for PortEvent<'_> {
                 names.join(", ")
             ),
             PortEvent::FewConnections { port, connections } => {
-                write!(f, "{port} has completions for {connections} connections; others take TCP")
+                write!(
+                    f,
+                    "{port} has completion entries for {connections} connections; others use TCP"
+                )
             }
             PortEvent::NoRail { rails_max, left, variable, .. } => write!(
                 f,
@@ -108,7 +111,7 @@ impl fmt::Display for NoRail<'_> {
             return f.write_str(useless);
         }
         write!(f, "{spare}, unless the peer lacks the ports before")?;
-        if useless.is_empty() { Ok(()) } else { write!(f, ", and in any case {useless}") }
+        if useless.is_empty() { Ok(()) } else { write!(f, ", and always {useless}") }
     }
 }
 
@@ -196,8 +199,8 @@ impl fmt::Display for RdmaEvent<'_> {
             RdmaEvent::Elsewhere { device, port, gid } => write!(
                 f,
                 "RDMA port {device}:{port} is used by {gid}, which is no address of this network \
-                 namespace: peers of this host alone are reached by it, and other hosts by TCP; \
-                 who shares the device with other namespaces may have to choose another \
+                 namespace; it reaches only peers of this host, and other hosts are reached over \
+                 TCP; if namespaces share the device, choose another address \
                  (CROSSTIE_IB_ADDR_RANGE)"
             ),
             RdmaEvent::Forks(error) => write!(

@@ -341,8 +341,8 @@ static void required(void) {
     CHECK(was_logged("2 NET/crosstie : no RDMA port can be used, and CROSSTIE_RAILS_REQUIRED names "
                      "verbs: no device opens ("));
     CHECK(was_logged(" no rail, and it will not open (CROSSTIE_RAILS_REQUIRED names verbs); "));
-    CHECK(was_logged("CROSSTIE_RAILS_REQUIRED names verbs, which CROSSTIE_RAILS, or its device, "
-                     "leaves out: this endpoint is not opened"));
+    CHECK(was_logged("CROSSTIE_RAILS_REQUIRED names verbs, which CROSSTIE_RAILS or the device "
+                     "leaves out; the endpoint is not opened"));
     CHECK(!was_logged("TCP rail to") && !was_logged("over TCP") && !was_logged("interfaces are"));
     OK(net_finalize(&net));
 }
