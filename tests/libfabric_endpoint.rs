@@ -461,7 +461,7 @@ fn provider_that_cuts_words_is_told_of_and_carries_messages_all_the_same() {
     });
     pair.close();
     let said = hearing.end();
-    let lines = said.iter().filter(|text| text.contains("and delivers 4 of them"));
+    let lines = said.iter().filter(|text| text.contains("but delivers 4 bytes"));
     let lines: Vec<_> = lines.collect();
     assert!((1..=2).contains(&lines.len()), "once of each end at most: {said:?}");
     assert!(lines[0].contains(wish.provider), "{lines:?}");

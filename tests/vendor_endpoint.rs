@@ -330,7 +330,7 @@ fn rail_that_cannot_carry_a_lane_is_left_out_and_said() {
     for (faults, why) in [
         (
             Faults { no_open: 19, ..Faults::default() },
-            "peers_max 2 and regions_max 65, refused with code 19",
+            "peers_max 2 and regions_max 65 with code 19",
         ),
         (Faults { send_bytes_max: 512, ..Faults::default() }, "send_bytes_max is too small"),
         (

@@ -464,7 +464,7 @@ fn told_on_wire(story: &str) -> Option<String> {
 #[test]
 fn peer_whose_port_nobody_answers_for_holds_nobody_up() {
     let Some(said) = told_on_wire("look for the peer") else { return };
-    let words = "rail 1 is not connected yet: nobody answers for the address of the peer's port; \
+    let words = "rail 1 is not connected yet: no host answers for the address of the peer's port; \
                  it is tried again";
     assert!(said.contains(words), "{said}");
 }

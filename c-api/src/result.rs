@@ -216,7 +216,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_GROUP, c"a group has 1 to 8 receives"),
     (XTIE_ERR_TOO_LONG, c"the message, or its buffer, is longer than the connection takes"),
     (XTIE_ERR_UNDER_WAY, c"the request is under way, or has ended: test it until it says so"),
-    (XTIE_ERR_REGIONS_FULL, c"regions_max pieces of memory are registered, or the heap is used up"),
+    (XTIE_ERR_REGIONS_FULL, c"regions_max regions are registered, or the heap is used up"),
     (XTIE_ERR_LISTENERS_FULL, c"all listeners are in use: close one first"),
     (
         XTIE_ERR_CONNECTIONS_FULL,
