@@ -363,7 +363,7 @@ static void nowhere_of_ours(void) {
     struct net net = started();
     CHECK(was_logged("2 NET/crosstie : CROSSTIE_SOCKET_IFNAME=nowhere matches no interface with an "
                      "address; there are "));
-    CHECK(was_logged(": nobody can be reached, since CROSSTIE_RAILS leaves out shm"));
+    CHECK(was_logged(": no peer can be reached, since CROSSTIE_RAILS leaves out shm"));
     CHECK(was_logged("it will not open (CROSSTIE_RAILS leaves out all that it has); "));
     OK(net_finalize(&net));
 }
@@ -373,7 +373,7 @@ static void nowhere(void) {
     CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME") && !setenv("NCCL_SOCKET_IFNAME", "nowhere", 1));
     struct net net = started();
     CHECK(was_logged(" NCCL_SOCKET_IFNAME=nowhere matches no interface"));
-    CHECK(was_logged(": peers of this host alone can be reached, through shared memory"));
+    CHECK(was_logged(": only peers of this host can be reached, through shared memory"));
     CHECK(!was_logged("CROSSTIE_SOCKET_IFNAME"));
     /* and what it leaves is what the device has: no address stands in a handle */
     unsigned char handle[HANDLE];
