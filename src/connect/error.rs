@@ -284,7 +284,7 @@ impl fmt::Display for ConnectError {
             ConnectError::NoListener(peer) => {
                 write!(
                     f,
-                    "nobody listens at {peer}{}: closed, or the process has ended",
+                    "no listener at {peer}{}: it was closed, or its process has ended",
                     peer.tried
                 )
             }
