@@ -146,7 +146,7 @@ impl NoNic {
         let domains = domains.join(",");
         let provider = settings.provider.as_ref().map(of);
         match (self, provider) {
-            (NoNic::NotWanted, _) => "nobody asks for libfabric, and no NIC needs it".into(),
+            (NoNic::NotWanted, _) => "no setting asks for libfabric, and no NIC needs it".into(),
             (NoNic::Error(error), _) => match &settings.library {
                 // who cannot load it names it
                 Some(file) if !matches!(error, OpenError::Library(LoadError::Missing(..))) => {
