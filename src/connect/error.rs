@@ -271,7 +271,7 @@ impl fmt::Display for ConnectError {
             ),
             ConnectError::OtherEndpoint => f.write_str(OTHER_ENDPOINT),
             ConnectError::NoInterface => f.write_str(
-                "the listener is on another host, and no interface of this side leads there: none \
+                "the listener is on another host, and no interface of this side leads there; none \
                  that the device or CROSSTIE_SOCKET_IFNAME chooses is up and has an address",
             ),
             ConnectError::Interface { peer, interface } => write!(

@@ -201,7 +201,7 @@ fn of_rank(rank: usize, error: std::io::Error) -> Failure {
 /// Two launches have one rendezvous, or one has two opinions.
 fn sizes(other: &str, theirs: u32, launch: &Launch) -> Failure {
     format!(
-        "{other} expects {theirs} processes, and this one, rank {}, expects {}: two launches have \
+        "{other} expects {theirs} processes, and this one, rank {}, expects {}; two launches have \
          the rendezvous at {}, or CROSSTIE_SIZE is not the same for all",
         launch.rank,
         launch.size,

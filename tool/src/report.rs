@@ -17,11 +17,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
 const ABOUT: &str = "\
-Says what the open requests of a process wait for, from both sides: each connection with its oldest
-send and receive, how its peer stands, and the class of a stall (doc/stalls.md). The process need
-not cooperate: its side band answers, also while its program is stuck in its own code. Run this
-command as the same user or root, in the same network namespace. PID is as the process itself sees
-it. The command takes one second, in which the peers answer, or three if the process is stopped.";
+Says what the open requests of a process wait for, from both sides. It shows each connection with
+its oldest send and receive, the state of its peer, and the class of a stall (doc/stalls.md). The
+process need not cooperate: its side band answers, also while its program is stuck in its own code.
+Run this command as the same user or root, in the same network namespace. PID is as the process
+itself sees it. The command takes one second, in which the peers answer, or three if the process is
+stopped.";
 
 /// The command's arguments.
 pub fn command() -> Command {

@@ -43,7 +43,7 @@ what arrives with a plain oracle. A schedule that fails is printed with its seed
 `--seed S --schedules 1` runs it again.";
 
 const PEERS: &str = "\
-instead, measure one endpoint that talks to N others: its bytes, the time to take the
+instead, measure one endpoint with N peers: its bytes, and the time for taking the
 connections into use, a message on each, and an idle call of progress";
 
 struct Options {
