@@ -271,7 +271,7 @@ static inline int launch_find(struct launch *launch)
             launch_fail("set CROSSTIE_RANK and CROSSTIE_SIZE, since the launcher does not set",
                         names->size);
         if (size == 1 && getenv("CROSSTIE_RENDEZVOUS") != NULL)
-            launch_fail("CROSSTIE_RENDEZVOUS is set, and one process meets nobody; it is 1:",
+            launch_fail("CROSSTIE_RENDEZVOUS is set, but one process meets no other; it is 1:",
                         names->size);
         if (size == 1)
             return 0;

@@ -202,7 +202,10 @@ fn lost_rail_is_told_with_its_addresses_and_code_and_so_is_its_return() {
             let rail = format!("over tcp, {ours} to {theirs}, was lost: ");
             let lost: Vec<_> = lines.iter().filter(|line| line.contains(&rail)).collect();
             assert!(lost.len() == 1 && lost[0].starts_with("Warning: rail 1 to "), "{lines:?}");
-            assert!(lost[0].ends_with("; 1 other goes on, it is connected again"), "{lines:?}");
+            assert!(
+                lost[0].ends_with("; 1 other rail goes on, and this one is connected again"),
+                "{lines:?}"
+            );
         }
         for view in rails(&mut pair, 1) {
             let [ours, theirs] = view.ends;

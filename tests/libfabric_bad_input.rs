@@ -234,7 +234,7 @@ fn queue_that_says_it_gave_more_than_it_was_asked_for_loses_the_rail_with_a_sent
     let health = world.rails[0].health();
     assert_eq!((Code(health.lost_code), health.unknown), (Code::MISCOUNT, 0));
     let report = world.rails[0].error(PEER).expect("what broke it").to_string();
-    let words = "the completion queue said that it gave more than there was room for";
+    let words = "the completion queue claims more entries than there was room for";
     assert!(report.starts_with(words), "{report}");
     world.rails[0].reopen().unwrap();
     all_end(&mut world, posted);

@@ -437,7 +437,8 @@ fn library_that_makes_completions_up_is_told_of_once() {
     from.release(&a);
     into.release(&b);
     let said = hearing.end();
-    let count = said.iter().filter(|text| text.contains("operations that nobody posted")).count();
+    let count =
+        said.iter().filter(|text| text.contains("operations that were never posted")).count();
     assert!((1..=2).contains(&count), "once of each end at most: {said:?}");
     drop(turn);
 }
@@ -460,7 +461,7 @@ fn provider_that_cuts_words_is_told_of_and_carries_messages_all_the_same() {
     });
     pair.close();
     let said = hearing.end();
-    let lines = said.iter().filter(|text| text.contains("and delivers 4 of them"));
+    let lines = said.iter().filter(|text| text.contains("but delivers 4 bytes"));
     let lines: Vec<_> = lines.collect();
     assert!((1..=2).contains(&lines.len()), "once of each end at most: {said:?}");
     assert!(lines[0].contains(wish.provider), "{lines:?}");
@@ -636,8 +637,8 @@ fn endpoint_that_must_have_libfabric_is_opened_with_it_alone() {
     };
     let missing = Wish { library: "libnone-such.so.9", ..RXM };
     for (wish, rails, word) in [
-        (missing, "libfabric", "which this endpoint would be without: it is not opened"),
-        (RXM, "tcp", "which CROSSTIE_RAILS, or its device, leaves out"),
+        (missing, "libfabric", "which cannot be used here; the endpoint is not opened"),
+        (RXM, "tcp", "which CROSSTIE_RAILS or the device leaves out"),
     ] {
         let (result, said) = open(wish, rails);
         assert_eq!(result, Err(crosstie::host::OpenError::Required));

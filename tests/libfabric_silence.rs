@@ -373,7 +373,7 @@ fn lines_of(nic: &str) -> Vec<String> {
     let is_it = |text: &&String| {
         text.contains("rail 1 to ")
             && text.contains(&format!("over libfabric, {nic}, was lost: silent, nothing"))
-            && text.contains(" ms, although the peer's program polls; 1 other goes on")
+            && text.contains(" ms, although the peer's program polls; 1 other rail goes on")
     };
     assert!(said.iter().any(|text| is_it(&text)), "{said:?}");
     said.iter().filter(is_it).cloned().collect()

@@ -366,7 +366,7 @@ fn listener_with_link_local_addresses_alone_is_not_looked_for_on_the_connectors_
     let log = Log::new("link-local");
     let mut listening = hosts.start(0, "listen", Start { environment: &[], log: Some(log.file()) });
     let handle = listening.line.hear::<128>();
-    log.says("beside link-local IPv6 ones");
+    log.says("link-local IPv6 ones aside");
     let text = refused(&hosts, 1, &handle, &[("CROSSTIE_NODE_ID", "7")]);
     assert!(text.contains("loopback addresses alone, which no other host reaches"), "{text}");
     assert!(!text.contains("process has ended"), "{text}");

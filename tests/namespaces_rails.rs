@@ -255,7 +255,7 @@ fn rail_whose_interface_loses_its_carrier_is_lost_without_a_wait_for_its_silence
             watch.look("a rail to come back");
         };
     }
-    log.says("has no carrier, or is down; 1 other goes on");
+    log.says("has no carrier, or is down; 1 other rail goes on");
     flow_closed(&mut two);
 }
 

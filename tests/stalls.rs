@@ -241,7 +241,7 @@ fn wrong_tag_is_named_by_sender_and_receiver() {
         let mut pair = Pair::new(device);
         pair.tell(SEND, 8);
         pair.receive(7);
-        pair.expect("wrong tag", "the peer owes tag 7: what it has sent first has tag 8");
+        pair.expect("wrong tag", "the peer owes tag 7: its first message has tag 8");
     }
 }
 

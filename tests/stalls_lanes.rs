@@ -162,7 +162,7 @@ fn loss_of_all_rails_is_named_and_ends_every_request() {
     let said = pair.said();
     for (text, what) in said.iter().zip(["stalled: send 0, ", "stalled: receive of group 1, "]) {
         assert!(text.starts_with(what), "{text}");
-        assert!(text.contains(": dead rail: no rail lives that could carry it"), "{text}");
+        assert!(text.contains(": dead rail: no rail is up that could carry it"), "{text}");
         println!("{text}");
     }
     for request in [unsent, sent] {

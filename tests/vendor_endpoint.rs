@@ -165,8 +165,8 @@ fn vendor_that_refuses_an_end_is_asked_again() {
 
 /// Each of two endpoints, or one of them, has said so, and then that it is over.
 fn refused_and_granted(said: &str, why: &str) {
-    let refused = said.matches("vendor's rail acme0 gives no end of a rail").count();
-    let granted = said.matches("vendor's rail acme0 gives ends of rails again").count();
+    let refused = said.matches("vendor's rail acme0 opens no new rail").count();
+    let granted = said.matches("vendor's rail acme0 opens new rails again").count();
     assert!((1..=2).contains(&refused) && refused == granted && said.contains(why), "{said}");
 }
 
@@ -195,7 +195,9 @@ fn rail_alone_is_lost_by(faults: Faults, entry: &str) {
     let words = format!("the rail is out of use: of the vendor's {entry}");
     // it was said to be connected again, and of which rail of the program's it was not
     let line = said.lines().find(|line| line.contains(&words)).expect(&said);
-    assert!(line.contains(" over vendor, acme0, was lost: ") && line.ends_with("; 2 others go on"));
+    assert!(
+        line.contains(" over vendor, acme0, was lost: ") && line.ends_with("; 2 other rails go on")
+    );
     assert!(!said.contains("rail 1: "), "{said}");
     assert_eq!((wires[0].open(), wires[1].open()), (1, 2), "objects that are open");
     pair.close();
@@ -328,7 +330,7 @@ fn rail_that_cannot_carry_a_lane_is_left_out_and_said() {
     for (faults, why) in [
         (
             Faults { no_open: 19, ..Faults::default() },
-            "peers_max 2 and regions_max 65, refused with code 19",
+            "peers_max 2 and regions_max 65 with code 19",
         ),
         (Faults { send_bytes_max: 512, ..Faults::default() }, "send_bytes_max is too small"),
         (
@@ -357,7 +359,7 @@ fn rail_that_a_device_or_a_setting_leaves_out_is_said() {
         (DeviceKind::Loopback, "vendor", 2, "this device has no rails of vendors"),
         (DeviceKind::Host, "shm,tcp", 2, "CROSSTIE_RAILS leaves out"),
         (DeviceKind::Host, "shm", 2, "CROSSTIE_RAILS leaves out"),
-        (DeviceKind::Host, "vendor", 1, "it wants rails_max of 2 or more"),
+        (DeviceKind::Host, "vendor", 1, "it needs rails_max of 2 or more"),
     ] {
         said();
         open_as(device, rails, rails_max, &[wire.rail("my0", "")]).unwrap().close();
@@ -367,7 +369,7 @@ fn rail_that_a_device_or_a_setting_leaves_out_is_said() {
     }
     said();
     open_as(DeviceKind::Host, "vendor", 2, &[]).unwrap().close();
-    assert!(said().contains("the program brings no rail of a vendor's"));
+    assert!(said().contains("the program gives no vendor's rail"));
     drop(alone);
 }
 

@@ -336,7 +336,7 @@ fn fence_that_does_not_hold_is_told_of_once() {
     refusing.fail(Faults { no_fence: true, ..Faults::default() });
     assert_eq!(fence(&mut others[0], 1), Err(PostError::Again));
     let (_, complaint) = poll(&mut others[0], 3001).expect("a fence that is not taken");
-    assert!(complaint.to_string().contains("cannot be taken yet"), "{complaint}");
+    assert!(complaint.to_string().contains("still refuses its fence"), "{complaint}");
     // one that holds is none
     wire.fail(Faults::default());
     assert_eq!(fence(&mut ends[1], 2), Ok(Posted::Pending));

@@ -353,7 +353,7 @@ fn receive_that_is_missing_is_waited_for_only_by_who_asks_for_it() {
 #[test]
 fn end_of_another_kind_or_that_nobody_finds_is_named() {
     tells("join another kind", "", "one end is on InfiniBand and the other on Ethernet");
-    let wanted = "the queue pair does not take the way to the peer: errno 110";
+    let wanted = "the queue pair refuses the path to the peer: errno 110";
     tells("join", "no_neighbour", wanted);
 }
 
@@ -371,7 +371,7 @@ fn end_whose_gid_is_of_the_other_family_is_named_with_both() {
 /// Messages beyond them would have ended the queue pair one day.
 #[test]
 fn end_with_fewer_receives_than_are_counted_on_is_refused() {
-    tells("join few receives", "", "the peer keeps 63 receives posted, and 64 are counted on");
+    tells("join few receives", "", "the peer keeps 63 receives posted, but 64 are needed");
     tells("join many receives", "", "joined");
 }
 
@@ -508,7 +508,7 @@ fn extensions_that_both_ends_have_are_set_before_the_pair_receives() {
     let both = "extensions 0x35 of 0x2c9\nready to receive";
     tells("join", "ece=0x35", both);
     tells("join fewer extensions", "ece=0x35", "extensions 0x30 of 0x2c9\nready to receive");
-    let wanted = "the queue pair does not take the extensions (CROSSTIE_IB_ECE_ENABLE=0): errno 22";
+    let wanted = "the queue pair refuses the extensions (CROSSTIE_IB_ECE_ENABLE=0): errno 22";
     tells("join", "ece=0x35 ece_refused", wanted);
     let Some([new, old]) = libraries() else { return };
     for (folder, story, fake) in
@@ -525,8 +525,8 @@ fn extensions_that_both_ends_have_are_set_before_the_pair_receives() {
 fn extensions_that_are_refused_or_a_queue_pair_with_them_are_offered_no_more() {
     let Some([new, _]) = libraries() else { return };
     for (fake, refused) in [
-        ("ece_useless", "the queue pair does not take the way to the peer: errno 22"),
-        ("ece_refused", "the queue pair does not take the extensions (CROSSTIE_IB_ECE_ENABLE=0)"),
+        ("ece_useless", "the queue pair refuses the path to the peer: errno 22"),
+        ("ece_refused", "the queue pair refuses the extensions (CROSSTIE_IB_ECE_ENABLE=0)"),
     ] {
         let said = told_in(new, "join again", &format!("ece=0x35 {fake}"));
         assert!(said.contains(refused), "{said}");

@@ -221,9 +221,8 @@ fn be_refused() {
 #[test]
 fn device_that_refuses_an_end_is_asked_again_and_that_is_said_once() {
     let Some(said) = told("Ethernet", "be refused", "") else { return };
-    let refused = "RDMA port 10.0.0.1 gives no end of a rail (buffers cannot be registered: errno \
-                   12";
-    let counts = [refused, "RDMA port 10.0.0.1 gives ends of rails again"]
+    let refused = "RDMA port 10.0.0.1 opens no new rail (buffers cannot be registered: errno 12";
+    let counts = [refused, "RDMA port 10.0.0.1 opens new rails again"]
         .map(|words| said.matches(words).count());
     assert!((1..=2).contains(&counts[0]) && counts[0] == counts[1], "{counts:?}: {said}");
     assert!(said.contains("and it is tried again") && said.contains("all came"), "{said}");
@@ -315,9 +314,9 @@ fn come_up_late() {
 fn rail_whose_first_packets_nobody_answers_is_said_to_have_never_come_up() {
     let Some(said) = told("Ethernet", "come up late", "unanswered") else { return };
     let words = "over verbs, 10.0.0.1 to 10.0.0.1, never came up: errno 110, timed out; no device \
-                 at the peer's address acknowledges a packet: has another host that address, do \
-                 the partition keys differ, or does UDP port 4791 of RoCE not pass?; 1 other goes \
-                 on, it is tried again";
+                 at the peer's address acknowledges a packet: another host may have that address, \
+                 the partition keys may differ, or UDP port 4791 (RoCE) may be blocked; 1 other \
+                 rail goes on, and this one is tried again";
     let (said, _) = said.split_once("it is closed\n").expect("an end");
     assert!(said.contains(words) && said.contains("carries bytes, after "), "{said}");
     assert!(!said.contains("was lost") && !said.contains(" again, after "), "{said}");
@@ -465,8 +464,8 @@ fn told_on_wire(story: &str) -> Option<String> {
 #[test]
 fn peer_whose_port_nobody_answers_for_holds_nobody_up() {
     let Some(said) = told_on_wire("look for the peer") else { return };
-    let words = "rail 1 has no second end yet: nobody answers for the address of the peer's port; \
-                 tried again";
+    let words = "rail 1 is not connected yet: no host answers for the address of the peer's port; \
+                 it is tried again";
     assert!(said.contains(words), "{said}");
 }
 
@@ -508,7 +507,7 @@ fn stand_on_the_other_family() {
 fn rail_whose_place_of_the_gid_has_the_other_family_says_so_and_comes_back_with_its_own() {
     let Some(said) = told_on_wire("stand on the other family") else { return };
     // whoever listens joins first
-    let words = "rail 1 has no second end yet: the GID of this side's port, fd00::1, is of IPv6, \
+    let words = "rail 1 is not connected yet: the GID of this side's port, fd00::1, is of IPv6, \
                  and the peer's, 10.0.0.1, of IPv4: RoCE v2 packets are of one family";
     assert!(said.contains(words), "{said}");
     assert!(said.contains("it is there: true"), "{said}");
@@ -535,7 +534,7 @@ fn differ(name: &str, values: [&str; 2]) {
 #[test]
 fn peer_that_has_no_port_is_told_so() {
     let Some(said) = told("Ethernet", "be alone with a port", "") else { return };
-    let words = "it tells of no port, and we have some (";
+    let words = "it reports no port, and this side has some (";
     assert_eq!(said.matches(words).count(), 1, "{said}");
     assert!(!said.contains("that pairs with"), "{said}");
 }
@@ -550,8 +549,8 @@ fn peer_whose_ports_are_of_other_subnets_is_told_with_the_addresses_of_both_side
     let (v4, v6) = ("10.0.0.1/32 (RoCE v2)", "fd00::1/128 (RoCE v2)");
     for [ours, theirs] in [[v4, v6], [v6, v4]] {
         let words = format!(
-            "is the first); of RDMA, no subnet in common: this side's ports are {ours}; the \
-             peer's are {theirs}"
+            "is the first); RDMA: no subnet in common: this side's ports are {ours}; the peer's \
+             are {theirs}"
         );
         assert_eq!(said.matches(&words).count(), 1, "{words}: {said}");
     }

@@ -231,7 +231,7 @@ fn names_of_rails_are_taken_in_any_case() {
 fn rails_that_must_be_there_and_are_not_are_an_error() {
     let (result, said) = opened(&small(1), "CROSSTIE_RAILS_REQUIRED", "tcp,vendor");
     assert_eq!(result, Err(OpenError::Required));
-    let word = "names vendor, which this endpoint would be without";
+    let word = "names vendor, which cannot be used here";
     assert!(said.len() == 1 && said[0].contains(word), "{said:?}");
     let alone = Options { device: DeviceKind::SharedMemory, ..small(1) };
     for (options, required) in [(small(1), "shm, TCP"), (small(1), ""), (alone, "libfabric")] {
@@ -256,7 +256,7 @@ fn what_is_refused_for_want_of_a_rail_is_not_said_to_go_over_tcp() {
             said.iter().any(|(at, text)| *at == level && text.contains(&format!("{names}{words}")))
         };
         assert!(is_said(Level::Warning, " ("), "{said:?}");
-        assert!(is_said(Level::Error, ", which this endpoint would be without"), "{said:?}");
+        assert!(is_said(Level::Error, ", which cannot be used here"), "{said:?}");
         assert!(!said.iter().any(|(_, text)| text.contains("TCP")), "{said:?}");
     }
 }

@@ -181,7 +181,7 @@ fn device(device: u32) -> Result<DeviceKind, xtie_result> {
         let last = DEVICES.len() - 1;
         refused(
             result,
-            format_args!("xtie_endpoint_config: device is {device}: there are 0 to {last}"),
+            format_args!("xtie_endpoint_config: device is {device}: it must be from 0 to {last}"),
         )
     })
 }
@@ -197,8 +197,8 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         return Err(refused(
             XTIE_ERR_FLAGS,
             format_args!(
-                "xtie_endpoint_config: flags is {:#x}: there are {XTIE_ENDPOINT_NO_HEAP:#x} and \
-                 {XTIE_ENDPOINT_PUSH:#x}",
+                "xtie_endpoint_config: flags is {:#x}: the known flags are \
+                 {XTIE_ENDPOINT_NO_HEAP:#x} and {XTIE_ENDPOINT_PUSH:#x}",
                 config.flags
             ),
         ));

@@ -181,14 +181,17 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_AGAIN, c"not yet: make progress, then call again"),
     (XTIE_ERR_NULL, c"a pointer that must be given is NULL"),
     (XTIE_ERR_STRUCT_SIZE, c"struct_size is not the size of any version of the structure"),
-    (XTIE_ERR_STRUCT, c"the structure asks for what this version of the library does not know"),
+    (
+        XTIE_ERR_STRUCT,
+        c"the structure asks for something that this version of the library does not know",
+    ),
     (XTIE_ERR_FLAGS, c"a flag is unknown"),
     (XTIE_ERR_MEMORY_KIND, c"the kind of memory is unknown, or the endpoint has none (no heap)"),
     (XTIE_ERR_DEVICE, c"there is no device of that number"),
     (XTIE_ERR_DEVICE_UNAVAILABLE, c"the device cannot be used on this host"),
     (XTIE_ERR_STORAGE_ALIGN, c"the storage is not aligned to XTIE_STORAGE_ALIGN bytes"),
     (XTIE_ERR_STORAGE_SIZE, c"the storage is smaller than xtie_endpoint_size asks for"),
-    (XTIE_ERR_STORAGE_IN_USE, c"an endpoint that is not closed stands in the storage"),
+    (XTIE_ERR_STORAGE_IN_USE, c"the storage holds an endpoint that is not closed"),
     (XTIE_ERR_CONNECTIONS_MAX, c"connections_max must be from 1 to 65536"),
     (
         XTIE_ERR_REQUESTS_MAX,
@@ -216,13 +219,13 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_GROUP, c"a group has 1 to 8 receives"),
     (XTIE_ERR_TOO_LONG, c"the message, or its buffer, is longer than the connection takes"),
     (XTIE_ERR_UNDER_WAY, c"the request is under way, or has ended: test it until it says so"),
-    (XTIE_ERR_REGIONS_FULL, c"regions_max pieces of memory are registered, or the heap is used up"),
+    (XTIE_ERR_REGIONS_FULL, c"regions_max regions are registered, or the heap is used up"),
     (XTIE_ERR_LISTENERS_FULL, c"all listeners are in use: close one first"),
     (
         XTIE_ERR_CONNECTIONS_FULL,
         c"connections_max connections are open, or closed here and not yet by their peers",
     ),
-    (XTIE_ERR_PEERS_FULL, c"the endpoint is connected to as many peers as it can be"),
+    (XTIE_ERR_PEERS_FULL, c"the endpoint is connected to as many peers as its limit allows"),
     (XTIE_ERR_DESCRIPTORS, c"the process may open no more file descriptors (ulimit -n)"),
     (XTIE_ERR_NO_MEMORY, c"there is not enough (shared) memory"),
     (XTIE_ERR_SYSTEM, c"the operating system refused"),
@@ -230,8 +233,8 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_HANDLE_FOREIGN, c"the bytes are not a handle of crosstie"),
     (XTIE_ERR_VERSION_HERE, c"the peer speaks a newer wire version: upgrade this side"),
     (XTIE_ERR_VERSION_PEER, c"the peer speaks an older wire version: upgrade the peer"),
-    (XTIE_ERR_OTHER_HOST, c"the listener is where the device does not reach"),
-    (XTIE_ERR_NO_LISTENER, c"nobody listens there: closed, or the process has ended"),
+    (XTIE_ERR_OTHER_HOST, c"the device does not reach the listener"),
+    (XTIE_ERR_NO_LISTENER, c"no listener is there: it was closed, or its process has ended"),
     (XTIE_ERR_PEER_FULL, c"the peer has no connection left"),
     (XTIE_ERR_PEER_MEMORY, c"the peer has no memory for a connection"),
     (XTIE_ERR_PEER_DESCRIPTORS, c"the peer may open no more file descriptors (ulimit -n)"),
@@ -243,11 +246,11 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_CANCELED, c"the request was canceled"),
     (XTIE_ERR_PROTOCOL, c"the peer broke the protocol"),
     (XTIE_ERR_FABRIC, c"the rail failed"),
-    (XTIE_ERR_KEY, c"the peer has another shared key, or one side alone has one"),
+    (XTIE_ERR_KEY, c"the two sides have different shared keys, or only one side has one"),
     (
         XTIE_ERR_NO_RAIL,
-        c"CROSSTIE_RAILS and the device leave no rail, none that the peer has, too, or not all of \
-          CROSSTIE_RAILS_REQUIRED",
+        c"CROSSTIE_RAILS and the device leave no rail, none that the peer has, or not all that \
+          CROSSTIE_RAILS_REQUIRED names",
     ),
     (XTIE_ERR_UNREACHABLE, c"none of the peer's addresses can be reached"),
     (
@@ -265,8 +268,8 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
         c"the peer's host acknowledged nothing on the connection for too long: packets are lost",
     ),
     (XTIE_ERR_PEER_GAVE_UP, c"the peer gave the connection up, and its requests say why"),
-    (XTIE_ERR_VENDOR_RAIL, c"a rail of a vendor's that the program gives is none"),
-    (XTIE_ERR_SETTING, c"a CROSSTIE_ variable has a value that cannot be meant; the log says more"),
+    (XTIE_ERR_VENDOR_RAIL, c"a vendor's rail that the program gives is not valid"),
+    (XTIE_ERR_SETTING, c"the value of a CROSSTIE_ variable is not valid; the log says more"),
 ];
 
 impl xtie_result {

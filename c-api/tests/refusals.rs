@@ -478,7 +478,7 @@ fn refused_configurations() {
             0,
             bytes,
             XTIE_ERR_DEVICE,
-            "device is 9: there are 0 to 3",
+            "device is 9: it must be from 0 to 3",
         ),
         (good, 8, bytes, XTIE_ERR_STORAGE_ALIGN, "no multiple of XTIE_STORAGE_ALIGN, 64"),
         (good, 0, 128, XTIE_ERR_STORAGE_SIZE, &needed),

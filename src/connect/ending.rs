@@ -75,7 +75,7 @@ impl fmt::Display for Ending {
                 let silent_ms = silent.0 / 1_000_000;
                 write!(
                     f,
-                    "nothing has come of its host for {silent_ms} ms, not even an acknowledgement"
+                    "nothing has come from its host for {silent_ms} ms, not even an acknowledgement"
                 )
             }
             Ending::Late(silent) => {
@@ -83,7 +83,7 @@ impl fmt::Display for Ending {
                 write!(
                     f,
                     "the link to it was closed after {silent_ms} ms of silence: it may live, and \
-                     have heard as little of us"
+                     may have heard as little from this side"
                 )
             }
         }

@@ -182,7 +182,7 @@ pub enum CloseError {
 
 /// Whose listener it is not.
 const OTHER_ENDPOINT: &str =
-    "the listener is another endpoint's, and loopback0 reaches its own alone";
+    "the listener belongs to another endpoint, and loopback0 reaches only its own";
 
 /// Why a listener that answers its own host alone is not reached.
 const OWN_HOST_ALONE: &str =
@@ -197,8 +197,7 @@ impl fmt::Display for DialCause {
         match self.0 {
             code @ libc::EADDRINUSE => write!(
                 f,
-                "errno {code}, all local ports towards it are in use \
-                 (net.ipv4.ip_local_port_range)"
+                "errno {code}, all local ports towards it are in use (net.ipv4.ip_local_port_range)"
             ),
             code => Errno(code).fmt(f),
         }
@@ -207,24 +206,23 @@ impl fmt::Display for DialCause {
 
 /// What another release of one host says.
 const OTHER_LOCAL_VERSION: &str = "speaks another version of the handshake within a host, and is \
-                                   refused over shared memory: use one release on this host, or \
+                                   refused over shared memory; use one release on this host, or \
                                    CROSSTIE_RAILS=tcp";
 
 /// What may have no room.
-const NO_MEMORY: &str = "no memory for the rings of a connection: the host, the container's \
-                         limit, or one of this process (ulimit -f, ulimit -v) has no room for \
-                         them; of address space (ulimit -v), a smaller heap_bytes \
-                         (CROSSTIE_HEAP_BYTES) leaves more";
+const NO_MEMORY: &str = "no memory for the rings of a connection: the host is full, or a limit of \
+                         the container or of this process is reached (ulimit -f, ulimit -v); a \
+                         smaller heap_bytes (CROSSTIE_HEAP_BYTES) leaves more address space";
 
 /// The same, as the peer says it.
-const NO_PEER_MEMORY: &str = "has no memory for a connection: its host, its container's limit, or \
-                              one of its process (ulimit -f, ulimit -v) has no room for it; of \
-                              address space (ulimit -v), a smaller heap_bytes \
-                              (CROSSTIE_HEAP_BYTES) on that side leaves more";
+const NO_PEER_MEMORY: &str = "has no memory for a connection: its host is full, or a limit of its \
+                              container or process is reached (ulimit -f, ulimit -v); a smaller \
+                              heap_bytes (CROSSTIE_HEAP_BYTES) on that side leaves more address \
+                              space";
 
 /// What has none, and how to do without.
-const NO_SHARED: &str = "the kernel refuses to make shared memory (memfd_create), as a filter of \
-                         system calls does (seccomp, of a container): allow it, or do without by \
+const NO_SHARED: &str = "the kernel refuses to make shared memory (memfd_create); the usual cause \
+                         is a seccomp filter of the container; allow the call, or set \
                          CROSSTIE_RAILS=tcp on all ranks of this host";
 
 impl OpenError {
@@ -268,26 +266,25 @@ impl fmt::Display for ConnectError {
             ConnectError::HandleForeign => f.write_str("this is not a handle of crosstie"),
             ConnectError::Version(theirs) => version_sentence(*theirs, f),
             ConnectError::OtherHost => f.write_str(
-                "the listener is on another host, and this side allows no rail that leads there \
-                 (its device and CROSSTIE_RAILS)",
+                "the listener is on another host, and no rail that this side allows leads there \
+                 (CROSSTIE_RAILS, the device)",
             ),
             ConnectError::OtherEndpoint => f.write_str(OTHER_ENDPOINT),
             ConnectError::NoInterface => f.write_str(
-                "the listener is on another host, and this side has no interface that leads there: \
-                 none of its device, or that CROSSTIE_SOCKET_IFNAME chooses, is up and has an \
-                 address",
+                "the listener is on another host, and no interface of this side leads there; none \
+                 that the device or CROSSTIE_SOCKET_IFNAME chooses is up and has an address",
             ),
             ConnectError::Interface { peer, interface } => write!(
                 f,
-                "no chosen interface leads to {peer}{}: the way there is over {}, which is not \
-                 among those of the device or of CROSSTIE_SOCKET_IFNAME",
+                "no chosen interface leads to {peer}{}: the route is over {}, which the device or \
+                 CROSSTIE_SOCKET_IFNAME leaves out",
                 peer.tried,
                 interface.as_str()
             ),
             ConnectError::NoListener(peer) => {
                 write!(
                     f,
-                    "nobody listens at {peer}{}: closed, or the process has ended",
+                    "no listener at {peer}{}: it was closed, or its process has ended",
                     peer.tried
                 )
             }

@@ -69,17 +69,17 @@ impl fmt::Display for GroupError {
             GroupError::Missing(rank) => write!(f, "rank {rank} did not come in time"),
             GroupError::Ended(rank) => write!(f, "rank {rank} has ended"),
             GroupError::Stranger(user) => {
-                write!(f, "a process of user {user} is no rank: {PROOF}")
+                write!(f, "a process of user {user} is refused as a rank: {PROOF}")
             }
-            GroupError::Refused => write!(f, "rank 0 takes this process for a stranger: {PROOF}"),
-            GroupError::Order(rank) => write!(f, "rank {rank} makes another call than this one"),
+            GroupError::Refused => write!(f, "rank 0 refuses this process as a rank: {PROOF}"),
+            GroupError::Order(rank) => write!(f, "rank {rank} makes another call than this rank"),
             GroupError::System(error) => error.fmt(f),
         }
     }
 }
 
-const PROOF: &str = "ranks are of one user or root (CROSSTIE_ALLOW_UIDS names others), or have the \
-                     same CROSSTIE_KEY_FILE";
+const PROOF: &str = "ranks must run as one user or root (CROSSTIE_ALLOW_UIDS names others), or \
+                     have the same CROSSTIE_KEY_FILE";
 
 impl From<io::Error> for GroupError {
     fn from(error: io::Error) -> GroupError {

@@ -258,7 +258,7 @@ impl fmt::Display for InterfaceError {
                 let addresses = addresses.as_str();
                 write!(
                     f,
-                    "all addresses are still tentative: the kernel has not found out whether \
+                    "all addresses are still tentative: the kernel is still checking whether \
                      another host has {addresses}"
                 )
             }
@@ -337,8 +337,8 @@ fn speed_mbit_s(name: &str) -> u32 {
 }
 
 /// Why a choice cannot be meant.
-pub const CHOICE_WRONG: &str =
-    "a name of an interface is missing, or ^ or = stands behind one, and would be for all";
+pub const CHOICE_WRONG: &str = "a name of an interface is missing, or ^ or = stands elsewhere than \
+                                in front of the whole list";
 
 /// Whether a choice can be meant.
 pub fn is_choice(text: &str) -> bool {

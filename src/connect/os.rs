@@ -233,8 +233,8 @@ impl fmt::Display for NoThread {
             }
             NoThread::Refused(code @ (libc::EPERM | libc::EACCES | libc::ENOSYS)) => write!(
                 f,
-                "the kernel refuses (clone3: {}), as a filter of system calls does (seccomp, of a \
-                 container)",
+                "the kernel refuses (clone3: {}); the usual cause is a seccomp filter of the \
+                 container",
                 Errno(*code)
             ),
             NoThread::Refused(code) => write!(f, "the kernel refuses ({})", Errno(*code)),

@@ -103,14 +103,13 @@ impl fmt::Display for UserCause {
         match self {
             UserCause::Theirs { user, unknown: true } => write!(
                 f,
-                "is of a user that this namespace does not know (shown as {user}), which proves \
-                 nothing: a shared key on both sides does (CROSSTIE_KEY_FILE)"
+                "is of a user that this namespace does not know (shown as {user}); give both sides \
+                 a shared key (CROSSTIE_KEY_FILE)"
             ),
             UserCause::Theirs { user, unknown: false } => write!(
                 f,
-                "is of user {user}, and this process of user {}: without a shared key \
-                 (CROSSTIE_KEY_FILE) shared memory is for one user and root; name the other in \
-                 CROSSTIE_ALLOW_UIDS on both sides",
+                "is of user {user}, and this process of user {}; shared memory needs one user or \
+                 root, CROSSTIE_ALLOW_UIDS on both sides, or a shared key (CROSSTIE_KEY_FILE)",
                 os::user()
             ),
             UserCause::Ours(user) => write!(

@@ -35,7 +35,7 @@ impl fmt::Display for What {
             What::Slot(group) => write!(f, "the slot of group {group}"),
             What::Stripes(number) => write!(f, "stripes of send {number}"),
             What::Message(number) => write!(f, "a part of send {number}"),
-            What::Word(_) => write!(f, "an acknowledgement, or credits, of the peer's"),
+            What::Word(_) => write!(f, "an acknowledgement or credits of the peer"),
         }
     }
 }

@@ -80,7 +80,7 @@ impl fmt::Display for Why {
                 f.write_str("the owner of its word has not added to it")
             }
             Why::NotWritten => f.write_str(
-                "the doorbell announced it, and the GPU's stores of the entry have not arrived",
+                "the doorbell announced it, but the GPU's stores of the entry have not arrived",
             ),
             Why::Waits { queue, index, completed } => {
                 write!(
@@ -89,9 +89,9 @@ impl fmt::Display for Why {
                      {completed}"
                 )
             }
-            Why::NotTaken => f.write_str("the thread has not come to it"),
+            Why::NotTaken => f.write_str("the thread has not reached it"),
             Why::Failed(syndrome) => {
-                write!(f, "the queue has failed ({syndrome:?}), and a copy before it goes on")
+                write!(f, "the queue has failed ({syndrome:?}), and an earlier copy has not ended")
             }
         }
     }

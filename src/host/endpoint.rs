@@ -13,6 +13,7 @@ use super::life::join;
 pub use super::life::known::ConnectionRail;
 use super::life::known::{Known, LaneKnown, LanesTold, Patience, RailView};
 use super::life::vouch::Vouching;
+use super::log::network::VendorOut;
 use super::log::news;
 use super::log::stalls::Stalls;
 use super::machine::{Machine, each};
@@ -166,7 +167,7 @@ impl Endpoint {
         let mut options = *options;
         let mut environment = settings::apply(&mut options)?;
         if matches!(options.device, DeviceKind::Host | DeviceKind::Tcp) {
-            network::libfabric_unused_say(&environment);
+            network::libfabric_unused_tell(&environment);
         }
         if let Some(choice) = options.interfaces.exact_choice() {
             environment.socket_ifname = Some(choice);
@@ -195,7 +196,7 @@ impl Endpoint {
                 parts.open_host(&mut block, brought)
             }
             DeviceKind::Loopback => {
-                vendor::left_out(&brought, vendor::NOT_HERE);
+                vendor::left_out(&brought, VendorOut::Device);
                 parts.open_loopback(&mut block)
             }
         }

@@ -54,12 +54,12 @@ impl RingsError {
             RingsError::Send(_) => ring(SEND_RING_BYTES_MAX),
             RingsError::Write(_) => ring(WRITE_RING_BYTES_MAX),
             RingsError::Heap(_) => format!(
-                "no process has so much address space; it must be below {HEAP_BYTES_END}, and \
-                 every peer on the host maps it, too"
+                "it must be below {HEAP_BYTES_END}, the address space of a process; every peer on \
+                 the host maps it, too"
             ),
             RingsError::Eager { most, ring, .. } => format!(
                 "with a send ring of {ring} bytes (CROSSTIE_SEND_RING_BYTES) it may be {most} at \
-                 most, a quarter less 64 and never over 16384"
+                 most: a quarter of the ring less 64, and never over 16384"
             ),
         }
     }
@@ -99,7 +99,7 @@ impl fmt::Display for AllocateError {
                  kernel that makes no shared memory)"
             }
             AllocateError::Register(RegisterError::Full) => {
-                "regions_max pieces of memory are registered"
+                "regions_max regions are registered already"
             }
             AllocateError::Register(RegisterError::Range) => "the range is empty or wraps around",
             AllocateError::Register(RegisterError::Fabric(code)) => {
@@ -135,11 +135,11 @@ pub enum VendorRailError {
 impl fmt::Display for VendorRailError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            VendorRailError::Struct => f.write_str("struct_size is that of no version"),
+            VendorRailError::Struct => f.write_str("struct_size is not the size of any version"),
             VendorRailError::Reserved => f.write_str("reserved is not zero"),
             VendorRailError::Table(TableError::Null) => f.write_str("ops is NULL"),
             VendorRailError::Table(TableError::Size) => {
-                f.write_str("struct_size of its ops is that of no version")
+                f.write_str("struct_size of its ops is not the size of any version")
             }
             VendorRailError::Table(TableError::Longer) => {
                 f.write_str("its ops have entries that this version does not know")
@@ -153,9 +153,7 @@ impl fmt::Display for VendorRailError {
             VendorRailError::Name => {
                 f.write_str("its name is not 1 to 32 printed characters without a space")
             }
-            VendorRailError::Flags => {
-                f.write_str("flags say that it reaches nobody, or what is unknown")
-            }
+            VendorRailError::Flags => f.write_str("its flags exclude every peer, or are unknown"),
             VendorRailError::TooMany(most) => write!(f, "there are more than {most}"),
         }
     }
@@ -223,19 +221,19 @@ impl fmt::Display for OpenError {
                  cpuset of this process leaves out"
             ),
             OpenError::Setting(name) => {
-                write!(f, "{name} has a value that cannot be meant; the log says what it may be")
+                write!(f, "the value of {name} is not valid; the log says which values are")
             }
             OpenError::Rails => f.write_str("CROSSTIE_RAILS allows no rail that the device has"),
             OpenError::Required => {
-                f.write_str("a rail that CROSSTIE_RAILS_REQUIRED names is not to be had")
+                f.write_str("a rail that CROSSTIE_RAILS_REQUIRED names cannot be used here")
             }
             OpenError::Interface => f.write_str(
                 "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and \
                  the device has no rail but TCP",
             ),
             OpenError::InterfaceChoice => f.write_str(
-                "CROSSTIE_SOCKET_IFNAME cannot be understood: names with commas between them, and \
-                 ^ or = at most in front of all",
+                "CROSSTIE_SOCKET_IFNAME cannot be understood: list names with commas; ^ or = may \
+                 stand only in front of the list",
             ),
             OpenError::VendorRail(error) => write!(f, "a rail of a vendor's: {error}"),
             OpenError::Key => f.write_str("the file of CROSSTIE_KEY_FILE cannot be used"),
@@ -245,13 +243,13 @@ impl fmt::Display for OpenError {
             OpenError::SharedMemory { call, code } => write!(
                 f,
                 "the kernel refuses to make shared memory ({call}: {}), and no other rail is \
-                 allowed: allow tcp too (CROSSTIE_RAILS, or the device host0), or the call",
+                 allowed; allow tcp (CROSSTIE_RAILS, or the device host0), or allow the call",
                 Errno(*code)
             ),
             OpenError::Band(crate::connect::OpenError::ShmDir) => write!(
                 f,
-                "CROSSTIE_SHM_DIR is too long: the name of a socket leaves {SHM_DIR_BYTES_MAX} \
-                 bytes for it"
+                "CROSSTIE_SHM_DIR is too long: the name of a socket has room for \
+                 {SHM_DIR_BYTES_MAX} bytes of it"
             ),
             OpenError::System(libc::EMFILE) => descriptors(descriptor_limit(), f),
             OpenError::System(libc::ENFILE) => {

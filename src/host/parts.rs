@@ -15,9 +15,11 @@ use super::gpu::GpuMemory;
 use super::life::known::{Known, LaneKnown, LanesTold};
 use super::life::vouch::Vouching;
 use super::link_memory::HostMemory;
+use super::log::Level;
+use super::log::event::tell;
+use super::log::network::NetworkEvent;
 use super::log::news::{self, note};
 use super::log::stalls::Stalls;
-use super::log::{Level, say_once};
 use super::machine::Machine;
 use super::own::Own;
 use super::ports_memory::PortsMemory;
@@ -118,13 +120,9 @@ pub(super) fn heap_create(
             Ok(()) => Err(errno.into()),
             // as where no heap was asked for: memory of the program's own is sent all the same
             Err((call, errno)) => {
-                let text = std::format!(
-                    "the kernel refuses to make shared memory ({call}: {errno}): the endpoint has \
-                     no heap"
-                );
                 // where peers could be reached by it, a warning says what follows
                 let level = if shm { Level::Info } else { Level::Warning };
-                say_once(level, &text);
+                tell(&NetworkEvent::NoHeap { call, errno, level });
                 Ok(None)
             }
         },

@@ -39,7 +39,7 @@ pub fn command() -> Command {
             "peer",
             "HOST[:PORT]",
             "say instead by which rail that host would be reached, and why;\n\
-             with a port, whether it answers; status 1: by none, or\n\
+             with a port, whether it answers; status 1: by no rail, or\n\
              no endpoint opens with these settings",
         ))
         .arg(flag("all", "everything, with each setting's meaning and default"))
@@ -143,7 +143,7 @@ fn devices() -> Section {
 fn gpu() -> Section {
     let driver = Library::load();
     let gin = match (&driver, gin::refusal(environment().gin)) {
-        (Err(_), _) => "off: they need the CUDA driver".into(),
+        (Err(_), _) => "off: it needs the CUDA driver".into(),
         (Ok(_), Some(why)) => format!("off: {why}"),
         (Ok(_), None) => "on, in the NCCL plugin, for ranks of one host".into(),
     };
@@ -193,8 +193,8 @@ fn left(allowed: Rails) -> String {
 fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
         DeviceKind::Host => {
-            return "two rails, of which each peer takes one: shm (the receiver pulls), and tcp \
-                    (the sender pushes)"
+            return "two rails, one of them for each peer: shm (the receiver pulls) and tcp (the \
+                    sender pushes)"
                 .into();
         }
         DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
@@ -246,7 +246,7 @@ fn kernel_copy_text() -> String {
     }
     match kernel_copy_tried() {
         Ok(true) => "yes: private memory is read in place (process_vm_readv)".into(),
-        Ok(false) => "no: private memory takes two copies; shared memory is not concerned".into(),
+        Ok(false) => "no: private memory takes two copies; shared memory is not affected".into(),
         Err(failure) => format!("unknown: {failure}"),
     }
 }
@@ -320,8 +320,8 @@ fn endpoint() -> Section {
                 "connection pair",
                 format!(
                     "{pair} bytes of protocol state in both endpoints, and {kept} of sends that \
-                     another rail may have to make again; what rails and the side band keep of it \
-                     is not in it (doc/limits.md)"
+                     are kept for another rail; the state of rails and side band comes on top \
+                     (doc/limits.md)"
                 ),
             ),
             line("rings of a pair", format!("{rings} bytes of shared memory, in whole pages")),

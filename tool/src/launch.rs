@@ -145,7 +145,7 @@ pub fn read(get: Environment) -> Result<Option<Launch>, Failure> {
     if size == 1 && get("CROSSTIE_RENDEZVOUS").is_some() {
         let name = names.size[0];
         return Err(format!(
-            "{name} is 1 and CROSSTIE_RENDEZVOUS is set: one process meets nobody"
+            "{name} is 1 and CROSSTIE_RENDEZVOUS is set: one process has no other to meet"
         ));
     }
     if size == 1 {
@@ -177,8 +177,8 @@ fn incomplete(get: Environment) -> Option<Failure> {
     let tasks = get("SLURM_NTASKS").and_then(|tasks| tasks.trim().parse::<u32>().ok());
     match tasks {
         Some(tasks @ 2..) if set("SLURM_PROCID") && !set("SLURM_STEP_ID") => Some(format!(
-            "this is a batch script with {tasks} tasks, and none of them: start it with srun, or \
-             unset SLURM_NTASKS"
+            "this is the batch script of {tasks} tasks, not one of the tasks: start it with srun, \
+             or unset SLURM_NTASKS"
         )),
         _ => None,
     }
@@ -195,7 +195,7 @@ fn size(names: &Names, get: Environment) -> Result<u32, Failure> {
     for name in names.size {
         if let Some(size) = number(get, name, u64::from(RANKS_MAX))? {
             return match size {
-                0 => Err(format!("{name} is 0, and no process is not one")),
+                0 => Err(format!("{name} is 0, but there is at least one process")),
                 size => Ok(size as u32),
             };
         }
@@ -223,7 +223,7 @@ fn meeting(launcher: Launcher, size: u32, get: Environment) -> Result<Meeting, F
         Launcher::Pmi if get("SLURM_STEP_ID").is_some() => slurm(get),
         Launcher::Pmi => Err(format!("this launcher does not say where its rank 0 is; {HOW}")),
         Launcher::Torchrun => Err(format!("MASTER_ADDR and MASTER_PORT are not set; {HOW}")),
-        Launcher::Crosstie => Err(format!("CROSSTIE_RANK is set and no meeting place; {HOW}")),
+        Launcher::Crosstie => Err(format!("CROSSTIE_RANK is set, but no rendezvous; {HOW}")),
     }
 }
 

@@ -46,8 +46,8 @@ const STATUS_USAGE: u8 = 2;
 
 /// What the exit statuses mean.
 const STATUSES: &str = "\
-Exit status: 0; 1: it was carried out, and the answer is no (info --peer, perf --chaos, sim); 2: it
-could not be; 77: perf --chaos may not take its processes' sockets on this system.";
+Exit status: 0: done. 1: done, and the answer is no (info --peer, perf --chaos, sim). 2: it could
+not be done. 77: this system does not let perf --chaos take its processes' sockets.";
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
@@ -68,7 +68,7 @@ pub fn main() -> ExitCode {
 fn command() -> Command {
     Command::new("crosstie")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Measures, tells what this host offers and what a process waits for, and simulates.")
+        .about("Measures, shows what this host offers and what a process waits for, and simulates.")
         .after_help(STATUSES)
         .subcommand_required(true)
         .subcommands([perf::command(), info::command(), report::command(), sim::command()])

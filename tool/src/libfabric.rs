@@ -13,8 +13,8 @@ use crosstie::wire::pair::PORTS_MAX;
 use std::path::Path;
 
 /// What this version does with them.
-const USE: &str = "rails beside tcp: by default of a NIC that has no other, else of the provider \
-                   that CROSSTIE_OFI_PROVIDER names; below is what one can be of";
+const USE: &str = "rails beside tcp: by default of a NIC that nothing else reaches, else of the \
+                   provider that CROSSTIE_OFI_PROVIDER names; the usable ones are below";
 
 /// Each provider of this host. `plan`: what an endpoint uses; none: none opens.
 pub fn section(plan: Option<&Plan>) -> Section {
@@ -68,7 +68,7 @@ fn used(planned: &[Nic], found: &Found, settings: &Environment) -> String {
         Ok(nics) => {
             let why = match is_asked(settings) {
                 true => "CROSSTIE_LOG=info says why when an endpoint opens",
-                false => "nobody asks for it where RDMA ports are used",
+                false => "RDMA ports are used, and no setting asks for libfabric",
             };
             format!("none: there is {}; {why}", over(nics))
         }
@@ -102,9 +102,9 @@ fn pairs(nics: &[Nic], peer: &Towards) -> String {
         return format!("none: {provider} has {names}");
     }
     format!(
-        "{provider} over {names}, each with a domain of the peer's that has the same provider and \
-         network, as far as rails_max (default 2, of which tcp takes one) goes; the peer tells \
-         which it has only when it is connected to (`crosstie info --all` there has them at `used`)"
+        "{provider} over {names}, each with a domain of the peer that has the same provider and \
+         network, up to rails_max (default 2, and tcp takes one); the peer's domains are known \
+         only when it is connected (`crosstie info --all` there has them at `used`)"
     )
 }
 
@@ -237,7 +237,10 @@ mod tests {
         };
         assert_eq!(of(&nics[..1], None), "tcp over eth0 (network a)");
         let none = "none: there is tcp over eth0 (network a), eth1 (network b); ";
-        assert_eq!(of(&[], None), format!("{none}nobody asks for it where RDMA ports are used"));
+        assert_eq!(
+            of(&[], None),
+            format!("{none}RDMA ports are used, and no setting asks for libfabric")
+        );
         assert!(of(&[], Some(c"tcp")).starts_with(&format!("{none}CROSSTIE_LOG=info")));
     }
 
@@ -254,7 +257,7 @@ mod tests {
         let wanted = "tcp over lo (which reaches this host alone), \
                       eth0 (network 10.1.0.0/24, in which 10.1.0.9 is), \
                       eth1 (network 10.2.0.0/24, in which none of these addresses is), \
-                      rdmap0s6-rdm (network efa), each with a domain of the peer's";
+                      rdmap0s6-rdm (network efa), each with a domain of the peer";
         assert!(text(&nics, false).starts_with(wanted), "{}", text(&nics, false));
         let none = "none: tcp has lo (which reaches this host alone)";
         assert_eq!(text(&nics[..1], false), none);

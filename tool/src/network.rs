@@ -161,9 +161,7 @@ fn no_hosts(address: &SocketAddr) -> Option<&'static str> {
     match ip {
         _ if ip.is_unspecified() => Some("stands for all addresses of a host, and names none"),
         _ if ip.is_multicast() => Some("names a group, not a host"),
-        _ if !zoned => {
-            Some("is good on one link only: name the interface that leads there behind a %")
-        }
+        _ if !zoned => Some("is good on one link only: add % and the interface that leads there"),
         _ => None,
     }
 }
@@ -377,11 +375,11 @@ impl Ways {
             (_, rails) => write!(f, ", {rails} rails: {names}")?,
         }
         if rails > 2 {
-            f.write_str(", as far as rails_max (default 2) goes")?;
+            f.write_str(", up to rails_max (default 2)")?;
         }
         if self.wish == 0 && !self.other.is_empty() {
             let other = self.other.join(", ");
-            write!(f, ", and a rail more over {other} where its listener is in that subnet")?;
+            write!(f, ", and one more rail over {other} if its listener is in that subnet")?;
         }
         Ok(())
     }
@@ -413,7 +411,10 @@ fn route(
     if !used && !choice.trim().is_empty() {
         let how = if near { "" } else { " through a router" };
         let name = "CROSSTIE_SOCKET_IFNAME";
-        return (format!("not reached: the way is{how}{over}, not among {name}={choice}"), false);
+        return (
+            format!("not reached: the route is{how}{over}, which is not among {name}={choice}"),
+            false,
+        );
     }
     match (near, rank(ours, address).is_hopeless()) {
         (true, _) => (format!("in a subnet of this host{over}, which peers are not told"), true),
@@ -446,8 +447,8 @@ fn chosen(rails: Rails, own: bool, tcp: bool, over: &Ways, node_id: Option<u64>)
     let id = node_id.map(|id| format!(", {id:016x}")).unwrap_or_default();
     let tcp = rails.tcp && tcp;
     match (own, rails.shm, tcp) {
-        (true, true, true) => "shm: the peer is on this host; tcp when nobody answers there, as \
-                               from another container"
+        (true, true, true) => "shm: the peer is on this host; tcp if shm does not answer, as from \
+                               another container"
             .into(),
         (true, true, false) => "shm: the peer is on this host".into(),
         (true, false, true) => {
@@ -519,7 +520,7 @@ mod tests {
         let text = "in no subnet of this host: through a router over eth0 10.1.0.2/24";
         assert_eq!(far, (text.into(), true));
         let excluded = to(&all[..1], "eth0", [10, 2, 0, 9], [10, 2, 0, 2]);
-        let text = "not reached: the way is over eth1 10.2.0.2/24, not among \
+        let text = "not reached: the route is over eth1 10.2.0.2/24, which is not among \
                     CROSSTIE_SOCKET_IFNAME=eth0";
         assert_eq!(excluded, (text.into(), false));
         let excluded = to(&all[..1], "eth0", [10, 9, 0, 9], [10, 2, 0, 2]);
@@ -536,7 +537,7 @@ mod tests {
         assert_eq!(text(&both, 1), ", over eth0");
         assert_eq!(
             text(&both[1..], 0),
-            ", over eth1, and a rail more over eth0 where its listener is in that subnet"
+            ", over eth1, and one more rail over eth0 if its listener is in that subnet"
         );
         assert_eq!(text(&both[1..], 2), ", 2 rails: eth1");
         assert_eq!(text(&[hello(Ipv4Addr::new(10, 9, 0, 9).into())], 0), "");

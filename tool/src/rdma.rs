@@ -21,18 +21,18 @@ use std::fs::File;
 use std::path::Path;
 
 /// What a peer's ports are paired by, and when they are known.
-const PAIRED: &str = "each with a port of the peer's in the same subnet, as far as rails_max \
-                      (default 2, of which tcp takes one) goes; the peer tells which it has only \
-                      when it is connected to (`crosstie info --all` there has them at `rdma`)";
+const PAIRED: &str = "each with a port of the peer in the same subnet, up to rails_max (default 2, \
+                      and tcp takes one); the peer's ports are known only when it is connected \
+                      (`crosstie info --all` there has them at `rdma`)";
 
 /// What is done with usable ports.
 const USE: &str = "hosts with usable ports in a common subnet are reached by them, with TCP as \
-                   reserve (host0; rails_max of 2 or more, one for each port besides TCP)";
+                   backup (host0; rails_max of 2 or more, one for each port besides TCP)";
 /// The same where a setting leaves them out.
 const NO_USE: &str = "none: CROSSTIE_RAILS leaves out verbs; below is what would be used";
 
 /// Why a port that works is left out.
-const TOO_MANY: &str = "an endpoint uses seven ports, and those before are so many \
+const TOO_MANY: &str = "an endpoint uses seven ports, and there are seven before this one \
                         (CROSSTIE_IB_HCA chooses)";
 const _: () = assert!(PORTS_MAX == 7);
 /// The same for a reason that open has said.
@@ -40,8 +40,8 @@ const LEFT_OUT: &str = "an endpoint leaves it out (CROSSTIE_LOG=info says why wh
 
 /// What a port does not do whose GID is an address of another network namespace: how long its
 /// subnet is nobody here knows.
-const ELSEWHERE: &str = "which is no address of this network namespace: peers of this host alone \
-                         are reached by it, and other hosts by TCP";
+const ELSEWHERE: &str = "which is no address of this network namespace; it reaches only peers of \
+                         this host, and other hosts are reached over TCP";
 
 /// Each device and each port of this host.
 ///
@@ -326,8 +326,8 @@ mod tests {
         let elsewhere =
             said(&described_open(&[device()], &Settings::default(), &others), "mlx5_0:1");
         let wanted = "GID 3 10.0.0.1 (RoCE v2, eth0), which is no address of this network \
-                      namespace: peers of this host alone are reached by it, and other hosts by \
-                      TCP; active";
+                      namespace; it reaches only peers of this host, and other hosts are reached \
+                      over TCP; active";
         assert!(elsewhere.contains(wanted), "{elsewhere}");
         let down = said(&lines, "mlx5_0:2");
         assert!(down.contains("unusable: the port is down (the link: Polling)"), "{down}");
@@ -411,7 +411,7 @@ mod tests {
             let text = said(&lines, &format!("mlx5_{n}:1"));
             let wanted = match n {
                 2 => "unusable: it is broken; ",
-                8 => "unusable: an endpoint uses seven ports, and those before are so many ",
+                8 => "unusable: an endpoint uses seven ports, and there are seven before this one ",
                 _ => "usable by GID 3 ",
             };
             assert!(text.starts_with(wanted), "mlx5_{n}: {text}");

@@ -85,8 +85,8 @@ impl Rendezvous {
             if !is_here(&launch.meeting.hosts) {
                 // an address that is translated on the way may be right all the same
                 log::line_write(&format!(
-                    "rank 0 waits at {}, which is no address of this host: the others \
-                     may not find it; CROSSTIE_RENDEZVOUS=HOST:PORT says where they look",
+                    "rank 0 waits at {}, which is no address of this host: the others may not find \
+                     it; CROSSTIE_RENDEZVOUS=HOST:PORT says where they look",
                     places(&launch.meeting)
                 ));
             }
@@ -201,8 +201,8 @@ fn of_rank(rank: usize, error: std::io::Error) -> Failure {
 /// Two launches have one rendezvous, or one has two opinions.
 fn sizes(other: &str, theirs: u32, launch: &Launch) -> Failure {
     format!(
-        "{other} is of {theirs} processes and this one, rank {}, of {}: two launches have the \
-         rendezvous at {}, or CROSSTIE_SIZE is not the same for all",
+        "{other} expects {theirs} processes, and this one, rank {}, expects {}; two launches have \
+         the rendezvous at {}, or CROSSTIE_SIZE is not the same for all",
         launch.rank,
         launch.size,
         places(&launch.meeting)
@@ -406,8 +406,8 @@ fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
         if !told && began.elapsed() >= PATIENCE {
             told = true;
             log::line_write(&format!(
-                "rank {} waits for rank 0, which it looks for at {} ({last}); it has \
-                 {MEET_SECONDS} s to come; CROSSTIE_RENDEZVOUS=HOST:PORT says where it is",
+                "rank {} waits for rank 0 at {} ({last}), for at most {MEET_SECONDS} s; \
+                 CROSSTIE_RENDEZVOUS=HOST:PORT says where it is",
                 launch.rank,
                 places(meeting)
             ));
@@ -476,10 +476,10 @@ fn introduce(
         }
         Ok(()) => otherwise(ErrorKind::InvalidData, "another program answers"),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
-            otherwise(ErrorKind::TimedOut, "somebody took the connection and did not answer")
+            otherwise(ErrorKind::TimedOut, "a program took the connection and did not answer")
         }
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            otherwise(error.kind(), "somebody took the connection and closed it")
+            otherwise(error.kind(), "a program took the connection and closed it")
         }
         Err(error) => Err(error),
     }
@@ -574,7 +574,7 @@ mod tests {
         let at = listener.local_addr().unwrap();
         // nobody accepts: the kernel takes the connection, and no answer comes
         let silent = looked_for(at);
-        assert!(silent.contains("somebody took the connection and did not answer"), "{silent}");
+        assert!(silent.contains("a program took the connection and did not answer"), "{silent}");
         assert!(silent.contains(&at.to_string()), "{silent}");
         drop(listener);
         assert!(looked_for(at).contains("refused"));

@@ -17,11 +17,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
 const ABOUT: &str = "\
-Says what the open requests of a process wait for, from both sides: each connection with its oldest
-send and receive, how its peer stands, and the class of a stall (doc/stalls.md). The process needs
-not cooperate: its side band answers, also while its program is stuck in code of its own. Run it as
-the same user or root, in the same network namespace; PID is as the process itself sees it. That
-takes a second, in which the peers answer; three where the process is stopped.";
+Says what the open requests of a process wait for, from both sides. It shows each connection with
+its oldest send and receive, the state of its peer, and the class of a stall (doc/stalls.md). The
+process need not cooperate: its side band answers, also while its program is stuck in its own code.
+Run this command as the same user or root, in the same network namespace. PID is as the process
+itself sees it. The command takes one second, in which the peers answer, or three if the process is
+stopped.";
 
 /// The command's arguments.
 pub fn command() -> Command {
@@ -45,8 +46,8 @@ pub fn run(given: &ArgMatches) -> Result<(), Failure> {
         ErrorKind::NotFound if !is_there(pid) => format!("there is no process {pid}"),
         ErrorKind::NotFound => {
             format!(
-                "process {pid} has no endpoint here that could be asked: it has none, or runs in \
-                 another network namespace, where this command must run, too"
+                "process {pid} has no endpoint that could be asked: it has none, or runs in \
+                 another network namespace; then run this command there"
             )
         }
         ErrorKind::ConnectionRefused | ErrorKind::TimedOut | ErrorKind::WouldBlock => format!(
@@ -57,7 +58,7 @@ pub fn run(given: &ArgMatches) -> Result<(), Failure> {
             format!("process {pid} has ended, or has closed its endpoint, while it was asked")
         }
         ErrorKind::ConnectionAborted => format!(
-            "process {pid} has hung up: somebody else asks it, or its library is of another version"
+            "process {pid} has hung up: another command asks it, or its library has another version"
         ),
         ErrorKind::PermissionDenied => {
             format!("process {pid} of another user does not answer ({error})")
@@ -96,7 +97,7 @@ fn entry_write(entry: &ReportEntry, out: &mut String) -> core::fmt::Result {
     write!(out, "connection {} with {peer}: ", entry.connection)?;
     match status.flags & STATUS_FRESH == 0 && status.silent_ms == u32::MAX {
         // what stands there was written before
-        true => writeln!(out, "what is open is not known")?,
+        true => writeln!(out, "its open requests are not known")?,
         false => writeln!(out, "{sends} send(s), {receives} group(s) of receives open")?,
     }
     describe(&entry.ours, answer_of(entry), peer, out)

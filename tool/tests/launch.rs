@@ -295,9 +295,15 @@ fn launches_of_two_sizes_at_one_rendezvous_are_told_both() {
     let Err(error) = Rendezvous::serve(&listener, &first, Instant::now() + LIMIT) else {
         panic!("rank 1 was not there");
     };
-    assert!(error.contains("rank 2 is of 3 processes and this one, rank 0, of 2"), "{error}");
+    assert!(
+        error.contains("rank 2 expects 3 processes, and this one, rank 0, expects 2"),
+        "{error}"
+    );
     let error = other.join().unwrap().unwrap_err();
-    assert!(error.contains("rank 0 is of 2 processes and this one, rank 2, of 3"), "{error}");
+    assert!(
+        error.contains("rank 0 expects 2 processes, and this one, rank 2, expects 3"),
+        "{error}"
+    );
 }
 
 /// Found by this: a rank that was refused ended, and rank 0 waited for its connection for ever.
@@ -505,8 +511,7 @@ fn rank_that_does_not_find_rank_0_says_so_while_it_looks() {
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    let wanted =
-        format!("crosstie, rank 1: rank 1 waits for rank 0, which it looks for at {place}");
+    let wanted = format!("crosstie, rank 1: rank 1 waits for rank 0 at {place}");
     assert!(line.starts_with(&wanted), "{line}");
 }
 

@@ -185,10 +185,10 @@ fn client_says_why_there_is_no_server() {
     another.join().unwrap();
     let start = format!("start `crosstie perf --listen {port}` there first");
     is_refused(&["127.0.0.1", &port], &start);
-    is_refused(&["no-such-host.invalid"], "is no host (");
+    is_refused(&["no-such-host.invalid"], "is neither a host (");
     is_refused(&["127.0.0.1", "70000"], "`70000` is not a port");
     is_refused(&["127.0.0.1", "--pattern", "ring"], "--pattern: not together with");
-    is_refused(&["127.0.0.1", "socket"], "`socket` is measured within a host");
+    is_refused(&["127.0.0.1", "socket"], "`socket` measures within a host");
     is_refused(&["127.0.0.1", "--device", "loopback0"], "--device: loopback0");
     let output = perf(&["--listen", "--chaos"]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -446,7 +446,7 @@ fn info_says_what_libfabric_is_used_for_and_why_its_file_is_not_loaded() {
     let text = of(&[file, ("CROSSTIE_RAILS", "tcp")]);
     let why = "none: CROSSTIE_RAILS leaves out libfabric";
     assert!(line_of(&text, "used").ends_with(why), "{text}");
-    assert!(line_of(&of(&[file]), "used").contains("nobody asks for libfabric"));
+    assert!(line_of(&of(&[file]), "used").contains("no setting asks for libfabric"));
 }
 
 /// It said `Shared memory of 64 bytes: Kind`.
@@ -532,7 +532,7 @@ fn info_fails_when_no_rail_leads_to_the_peer_and_refuses_what_is_no_hosts_addres
         ("0.0.0.0", "stands for all addresses"),
         ("[::]:80", "stands for all addresses"),
         ("224.0.0.1", "names a group"),
-        ("fe80::1", "name the interface that leads there behind a %"),
+        ("fe80::1", "add % and the interface that leads there"),
     ] {
         let output = crosstie(&["info", "--peer", peer]);
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -33,8 +33,7 @@ fn peer_is_reached_by_no_rail_where_one_is_required_that_is_not_there() {
     let library = ("CROSSTIE_OFI_LIBRARY", "/dev/null");
     let of = |rails| choice("127.0.0.1", &[("CROSSTIE_RAILS_REQUIRED", rails), library]);
     let (status, choice) = of("libfabric");
-    let wanted = "none: CROSSTIE_RAILS_REQUIRED names libfabric, which this endpoint would be \
-                  without";
+    let wanted = "none: CROSSTIE_RAILS_REQUIRED names libfabric, which cannot be used here";
     assert!(status == Some(1) && choice.starts_with(wanted), "{status:?} {choice}");
     let (status, choice) = of("foo");
     assert!(status == Some(1) && choice.contains("there is no rail foo"), "{status:?} {choice}");

@@ -78,7 +78,7 @@ pub fn is_asked_for_rma() -> bool {
 fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<String> {
     let is_other = table == Table::V11 && version.is_some_and(|version| version >= NCCL_2_30);
     if is_other && wish != Some(false) {
-        return Some("NCCL 2.30 reads other structures than this table's".into());
+        return Some("NCCL 2.30 expects other structures than this table has".into());
     }
     match (gin::refusal(wish), wish) {
         (Some(why), _) => Some(why.into()),

@@ -143,7 +143,10 @@ pub const RESULTS: &[(xtie_core_result, &CStr)] = &[
     (XTIE_CORE_AGAIN, c"not yet: make progress, then call again"),
     (XTIE_CORE_ERR_NULL, c"a pointer that must be given is NULL"),
     (XTIE_CORE_ERR_STRUCT_SIZE, c"struct_size is not the size of any version of the structure"),
-    (XTIE_CORE_ERR_STRUCT, c"the structure has what this version of the library does not know"),
+    (
+        XTIE_CORE_ERR_STRUCT,
+        c"the structure has fields that this version of the library does not know",
+    ),
     (XTIE_CORE_ERR_FLAGS, c"a flag is unknown"),
     (XTIE_CORE_ERR_MEMORY_KIND, c"the kind of memory is unknown, or the provider cannot reach it"),
     (XTIE_CORE_ERR_STORAGE_ALIGN, c"the storage is not aligned to 64 bytes"),
@@ -187,12 +190,12 @@ pub const RESULTS: &[(xtie_core_result, &CStr)] = &[
     (XTIE_CORE_ERR_CAPS_BLOB, c"the caps have a blob longer than XTIE_PROVIDER_BLOB_BYTES_MAX"),
     (XTIE_CORE_ERR_OPEN, c"the provider's open refused"),
     (XTIE_CORE_ERR_PEER, c"the provider could not open a peer"),
-    (XTIE_CORE_ERR_BREACH, c"the provider gave an answer, or an event, that is none"),
+    (XTIE_CORE_ERR_BREACH, c"the provider gave an answer, or an event, that is not valid"),
     (XTIE_CORE_ERR_PROMISE, c"an entry of the conformance suite found a promise broken"),
-    (XTIE_CORE_ERR_RAIL_SMALL, c"the provider's rail has too little to carry an endpoint"),
+    (XTIE_CORE_ERR_RAIL_SMALL, c"the provider's rail is too small to carry an endpoint"),
     (XTIE_CORE_ERR_BLOB, c"the bytes are not a connection's blob, or are damaged"),
     (XTIE_CORE_ERR_VERSION, c"the blob is of another wire version"),
-    (XTIE_CORE_ERR_PEER_OTHER, c"the ends have no way for long messages in common"),
+    (XTIE_CORE_ERR_PEER_OTHER, c"the two ends have no common way for long messages"),
     (XTIE_CORE_ERR_CONNECTION_OPEN, c"the connection of that number is open already"),
 ];
 

@@ -56,7 +56,7 @@ fn is(ours: &Status, request: &RequestStatus, theirs: &StatusHello, class: Class
 fn peer_that_says_nothing_is_stopped() {
     let (class, text) = of(&OPEN, &request(Waits::Delivery), Answer::Silent(1000));
     assert_eq!(class, Class::StoppedPeer);
-    assert!(text.contains("1000 ms ago and says nothing"), "{text}");
+    assert!(text.contains("1000 ms ago and does not answer"), "{text}");
 }
 
 #[test]
@@ -64,13 +64,7 @@ fn peer_whose_snapshot_is_old_makes_no_progress() {
     let old = said(Status { flags: STATUS_SNAPSHOT, silent_ms: 15_000, ..OPEN });
     is(&OPEN, &request(Waits::Slot), &old, Class::NoProgress, "last one was 15000 ms ago");
     let never = said(Status { flags: 0, silent_ms: AGE_UNKNOWN_MS, ..OPEN });
-    is(
-        &OPEN,
-        &request(Waits::Message),
-        &never,
-        Class::NoProgress,
-        "none since it was asked what is open",
-    );
+    is(&OPEN, &request(Waits::Message), &never, Class::NoProgress, "none since it was asked");
 }
 
 #[test]
@@ -100,10 +94,16 @@ fn tags_that_differ_are_both_named_from_both_sides() {
         is(&OPEN, &request(waits), &said(theirs), Class::WrongTag, "waits for tag 8");
     }
     let ours = Status { unexpected: 1, unexpected_tag: 8, ..OPEN };
-    is(&ours, &request(Waits::Message), &said(OPEN), Class::WrongTag, "sent first has tag 8");
+    is(
+        &ours,
+        &request(Waits::Message),
+        &said(OPEN),
+        Class::WrongTag,
+        "its first message has tag 8",
+    );
     let send = RequestStatus { tag: 8, ..request(Waits::Tag) };
     let theirs = StatusHello { send, ..said(OPEN) };
-    is(&OPEN, &request(Waits::Message), &theirs, Class::WrongTag, "wants to send has tag 8");
+    is(&OPEN, &request(Waits::Message), &theirs, Class::WrongTag, "its next message has tag 8");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn rail_that_loses_stripes_is_dead() {
     let receive = RequestStatus { stripes: 4, posted: 0b0111, ..request(Waits::Arrival) };
     is(&OPEN, &receive, &said(OPEN), Class::DeadRail, "stripes 0x8, which have not come");
     let none = Status { up: 0, lane_states: 0, ..OPEN };
-    is(&none, &send, &said(OPEN), Class::DeadRail, "no rail lives");
+    is(&none, &send, &said(OPEN), Class::DeadRail, "no rail is up");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn messages_that_wait_are_counted_where_the_peer_has_not_looked_at_them() {
     is(&ours, &request(Waits::Credit), &unused, Class::NoCredits, sentence);
     // those that it has taken in and holds, and two on their way
     let held = said(Status { eager_expected: 46, unexpected: 40, unexpected_tag: 3, ..OPEN });
-    let sentence = "and 42 message(s) wait for a receive of the user's, the first with tag 3";
+    let sentence = "and 42 message(s) wait for a receive of the program, the first with tag 3";
     is(&ours, &request(Waits::Credit), &held, Class::NoCredits, sentence);
 }
 

@@ -33,7 +33,7 @@ impl Stall<'_> {
         let (theirs, tag) = (&said.status, request.tag as i32);
         match self.class() {
             Class::DeadRail if ours.up == 0 => {
-                write!(f, "no rail lives that could carry it")
+                write!(f, "no rail is up that could carry it")
             }
             Class::DeadRail | Class::SlowRail => self.because_rail(f),
             Class::StoppedPeer => {
@@ -44,14 +44,14 @@ impl Stall<'_> {
                 write!(
                     f,
                     "the peer owes an answer: it was asked over the side band {silent_ms} ms ago \
-                     and says nothing: its process is stopped or gets no processor, or its \
-                     host cannot be reached"
+                     and does not answer; its process is stopped or gets no processor, or its host \
+                     cannot be reached"
                 )
             }
             Class::NoProgress => {
                 write!(f, "the peer's program owes a call of progress: ")?;
                 match theirs.silent_ms {
-                    AGE_UNKNOWN_MS => write!(f, "it has made none since it was asked what is open"),
+                    AGE_UNKNOWN_MS => write!(f, "it has made none since it was asked"),
                     silent_ms => write!(f, "its last one was {silent_ms} ms ago"),
                 }
             }
@@ -155,7 +155,7 @@ impl Stall<'_> {
             return Ok(());
         }
         let count = untaken(sender, held);
-        write!(f, ", and {count} message(s) wait for a receive of the user's")?;
+        write!(f, ", and {count} message(s) wait for a receive of the program")?;
         if held.unexpected != 0 {
             write!(f, ", the first with tag {}", held.unexpected_tag as i32)?;
         }
@@ -167,11 +167,11 @@ impl Stall<'_> {
         match (self.request.waits().is_receive(), theirs.tag_open()) {
             (true, _) if ours.unexpected != 0 => {
                 let wrong = ours.unexpected_tag as i32;
-                write!(f, "the peer owes tag {tag}: what it has sent first has tag {wrong}")
+                write!(f, "the peer owes tag {tag}: its first message has tag {wrong}")
             }
             (true, _) => {
                 let wrong = self.said().send.tag as i32;
-                write!(f, "the peer owes tag {tag}: what it wants to send has tag {wrong}")
+                write!(f, "the peer owes tag {tag}: its next message has tag {wrong}")
             }
             (false, Some(wanted)) => {
                 let oldest = theirs.group_oldest;
@@ -239,7 +239,7 @@ impl fmt::Display for Named<'_> {
 pub const fn waits(waits: Waits) -> &'static str {
     match waits {
         Waits::None => "nothing",
-        Waits::Slot => "a receive of the peer's",
+        Waits::Slot => "a receive of the peer",
         Waits::Tag => "a receive with its tag",
         Waits::Credit => "credits",
         Waits::Room => "room on the rail",
@@ -247,7 +247,7 @@ pub const fn waits(waits: Waits) -> &'static str {
         Waits::Turn => "its turn",
         Waits::Stripes => "room for its stripes",
         Waits::Completion => "completions",
-        Waits::Delivery => "the peer's word that it has come",
+        Waits::Delivery => "the peer's acknowledgement",
         Waits::Reading => "the peer to read it",
         Waits::Message => "a message",
         Waits::Older => "older groups",
@@ -287,7 +287,7 @@ impl fmt::Display for Side<'_> {
             return write!(f, "peer: closed");
         }
         if status.flags & STATUS_SNAPSHOT == 0 {
-            return write!(f, "peer: what is open there is not known");
+            return write!(f, "peer: its requests are not known");
         }
         write!(
             f,

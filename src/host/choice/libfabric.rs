@@ -4,8 +4,10 @@
 extern crate std;
 
 use super::device::Rails;
-use super::settings::{Environment, REQUIRED};
-use crate::host::log::{Level, say};
+use super::settings::Environment;
+use crate::host::log::Level;
+use crate::host::log::event::tell;
+use crate::host::log::ports::PortEvent;
 use crate::provider::libfabric::Config;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
 use crate::provider::libfabric::settings::Settings;
@@ -31,7 +33,7 @@ pub(in crate::host) fn choose(environment: &Environment) -> Vec<Nic> {
     let why = match found {
         Ok(nics) => {
             if let Some(text) = settings.missing_words(&nics) {
-                say(Level::Warning, &text);
+                tell(&PortEvent::DomainsMissing(&text));
             }
             return nics;
         }
@@ -40,11 +42,8 @@ pub(in crate::host) fn choose(environment: &Environment) -> Vec<Nic> {
     };
     let asked = asked || settings.provider.is_some();
     let level = if asked { Level::Warning } else { Level::Info };
-    let then = match environment.requires(Rails { libfabric: true, ..Rails::NONE }) {
-        true => format!("and {REQUIRED} names libfabric"),
-        false => "hosts talk over TCP".into(),
-    };
-    say(level, &format!("no libfabric rail, {then} ({why})"));
+    let required = environment.requires(Rails { libfabric: true, ..Rails::NONE });
+    tell(&PortEvent::NoDomain { level, why: &why, required });
     Vec::new()
 }
 

@@ -4,9 +4,9 @@
 extern crate std;
 
 use super::settings::names;
-use crate::host::log::{Level, say_once};
+use crate::host::log::event::tell;
+use crate::host::log::settings::SettingEvent;
 use crate::memory::Variables;
-use std::format;
 use std::string::{String, ToString};
 
 /// Says which variables of this process look like ours and are not.
@@ -18,8 +18,8 @@ pub fn report() {
 pub(in crate::host) fn report_of(all: &Variables) {
     for (name, _) in all.iter() {
         let Some(name) = name.to_str() else { continue };
-        if let Some(text) = sentence(name) {
-            say_once(Level::Warning, &text);
+        if let Some(event) = unknown(name) {
+            tell(&event);
         }
     }
 }
@@ -29,6 +29,10 @@ const NEAREST_MAX: usize = 5;
 
 /// What to say of a variable that looks like ours and is not.
 pub fn sentence(name: &str) -> Option<String> {
+    unknown(name).map(|event| event.to_string())
+}
+
+fn unknown(name: &str) -> Option<SettingEvent<'_>> {
     if !name.starts_with("CROSSTIE_") || names().any(|known| known == name) {
         return None;
     }
@@ -37,9 +41,7 @@ pub fn sentence(name: &str) -> Option<String> {
     // who wrote only the beginning meant that one, however much is missing
     let begun = name.len() > "CROSSTIE_".len() + 2;
     let whole = names().find(|known| begun && known.starts_with(name));
-    let nearest = whole.or(nearest);
-    let hint = nearest.map(|near| format!("; the nearest is {near}")).unwrap_or_default();
-    Some(format!("{name} is not a variable of crosstie{hint}"))
+    Some(SettingEvent::Unknown { name, nearest: whole.or(nearest) })
 }
 
 /// Edits between two words (Levenshtein).

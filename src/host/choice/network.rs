@@ -6,22 +6,24 @@ extern crate std;
 use super::device::{DeviceKind, Rails};
 use super::options::Options;
 use super::ports::Port;
-use super::settings::{Environment, REQUIRED};
+use super::settings::Environment;
 use super::vendor::VendorRail;
 use super::{libfabric, rdma, vendor as vendors};
 use crate::connect::descriptor_limit;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
 use crate::host::error::OpenError;
-use crate::host::log::news;
-use crate::host::log::{Level, say, say_once};
+use crate::host::log::event::tell;
+use crate::host::log::network::{Gone, Lacking, NetworkEvent, VendorOut};
+use crate::host::log::settings::SettingEvent;
+use crate::host::log::{Level, news};
 use crate::memory::{CpuSet, probe};
 use crate::provider::tcp;
 use crate::wire::hello::{
     AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_VENDOR, RAIL_VERBS,
 };
+use core::fmt::Display;
 use std::format;
-use std::string::String;
 use std::vec::Vec;
 
 /// The part of the descriptors that the process may have which are in use when connections get one
@@ -89,13 +91,10 @@ impl Network {
         };
         if !allowed.tcp || !allowed.vendor {
             let here = options.device.rails().vendor;
-            let why = "CROSSTIE_RAILS leaves out the rails of vendors, or tcp, their reserve";
-            vendors::left_out(&vendor, if here { why } else { vendors::NOT_HERE });
+            let why = if here { VendorOut::Rails } else { VendorOut::Device };
+            vendors::left_out(&vendor, why);
         } else if environment.vendor_named && vendor.is_empty() {
-            say_once(
-                Level::Warning,
-                "vendor is asked for by name, and the program brings no rail of a vendor's",
-            );
+            tell(&NetworkEvent::NoVendorRail);
         }
         if !allowed.tcp {
             network.shm_look(environment)?;
@@ -108,11 +107,11 @@ impl Network {
         let patience = options.handshake_deadline;
         match interfaces::settled_addresses_of(options.family, choice, patience) {
             Ok((found, late)) => {
-                unmatched_say(options, choice);
+                unmatched_tell(options, choice);
                 if let Some(late) = late {
-                    late_say(&late);
+                    tell(&NetworkEvent::Tentative(&late));
                 }
-                room_say(&found);
+                room_tell(&found);
                 network.addresses = interfaces::address_list(&found);
                 if !choice.trim().is_empty() {
                     network.excluded = excluded(&found);
@@ -148,13 +147,9 @@ impl Network {
         if wanted && options.limits.rails_max < 2 {
             let level = if named { Level::Warning } else { Level::Info };
             if self.rails.vendor {
-                vendors::left_out(&vendor, "it wants rails_max of 2 or more");
+                vendors::left_out(&vendor, VendorOut::RailsMax);
             } else {
-                say(
-                    level,
-                    "RDMA ports and libfabric's domains are not used: they want rails_max of 2 or \
-                     more, of which TCP takes one",
-                );
+                tell(&NetworkEvent::NoRailForPorts(level));
             }
         } else if wanted {
             if self.rails.vendor {
@@ -173,7 +168,7 @@ impl Network {
             let own = options.nics.is_none() && options.ports.is_none();
             if own && !asked && !self.ports.iter().any(|port| matches!(port, Port::Libfabric(_))) {
                 for text in environment.libfabric.unused_words() {
-                    say_once(Level::Warning, &text);
+                    tell(&NetworkEvent::LibfabricUnused(&text));
                 }
             }
         }
@@ -194,8 +189,7 @@ impl Network {
         device: DeviceKind,
         environment: &Environment,
     ) -> Result<(), OpenError> {
-        let why = "this endpoint would be without: it is not opened";
-        lacking_say(device, environment, self.rails, why)
+        lacking_tell(device, environment, self.rails, Lacking::Absent)
     }
 
     /// The rails as a hello says them.
@@ -218,15 +212,8 @@ impl Network {
         if !self.rails.tcp {
             return Err(OpenError::SharedMemory { call, code: errno.0 });
         }
-        let then = match environment.requires(Rails { shm: true, ..Rails::NONE }) {
-            true => "",
-            false => ": peers of this host are reached over TCP",
-        };
-        let text = format!(
-            "the kernel refuses to make shared memory ({call}: {errno}), as a filter of system \
-             calls does (seccomp, of a container or a service){then}"
-        );
-        say_once(Level::Warning, &text);
+        let tcp_instead = !environment.requires(Rails { shm: true, ..Rails::NONE });
+        tell(&NetworkEvent::NoSharedMemory { call, errno, tcp_instead });
         self.rails.shm = false;
         Ok(())
     }
@@ -239,23 +226,22 @@ impl Network {
         error: &InterfaceError,
     ) -> Result<(), OpenError> {
         if let InterfaceError::Choice(_) = error {
-            say(Level::Error, &format!("{error}"));
+            tell(&NetworkEvent::Choice(error));
             return Err(OpenError::InterfaceChoice);
         }
         let gone = match error {
             // it names all that was asked for, and all that there is
             InterfaceError::NoMatch(..) => gone(options, choice),
             _ => {
-                unmatched_say(options, choice);
+                unmatched_tell(options, choice);
                 None
             }
         };
-        let why = gone.unwrap_or_else(|| format!("{error}"));
+        let why: &dyn Display = gone.as_ref().map_or(error, |gone| gone);
+        tell(&NetworkEvent::NoAddress { why, alone: !self.rails.shm });
         if !self.rails.shm {
-            say(Level::Error, &why);
             return Err(OpenError::Interface);
         }
-        say(Level::Warning, &format!("{why}: other hosts cannot be reached"));
         self.rails.tcp = false;
         self.without_interface = true;
         Ok(())
@@ -264,24 +250,22 @@ impl Network {
 
 /// Refuses what must be there and may not be.
 fn required_allowed(device: DeviceKind, environment: &Environment) -> Result<(), OpenError> {
-    let why = "CROSSTIE_RAILS, or its device, leaves out: this endpoint is not opened";
-    lacking_say(device, environment, environment.rails, why)
+    lacking_tell(device, environment, environment.rails, Lacking::Forbidden)
 }
 
 /// Refuses an endpoint of all rails for which `rails` are not all of those that must be there; says
 /// which are not, and why.
-fn lacking_say(
+fn lacking_tell(
     device: DeviceKind,
     environment: &Environment,
     rails: Rails,
-    why: &str,
+    why: Lacking,
 ) -> Result<(), OpenError> {
     let required = environment.required;
     if device != DeviceKind::Host || rails.has(required) {
         return Ok(());
     }
-    let names: Vec<_> = required.without(rails).names().collect();
-    say(Level::Error, &format!("{REQUIRED} names {}, which {why}", names.join(", ")));
+    tell(&NetworkEvent::Lacking { rails: required.without(rails), why });
     Err(OpenError::Required)
 }
 
@@ -293,21 +277,21 @@ fn excluded(found: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
 }
 
 /// Of chosen interfaces that are not there.
-fn unmatched_say(options: &Options, choice: &str) {
-    let text = match options.interfaces.exact_choice() {
-        Some(_) => gone(options, choice),
-        None => interfaces::unmatched_text(choice),
-    };
-    if let Some(text) = text {
-        say(Level::Warning, &text);
+fn unmatched_tell(options: &Options, choice: &str) {
+    if options.interfaces.exact_choice().is_none() {
+        if let Some(text) = interfaces::unmatched_text(choice) {
+            tell(&NetworkEvent::Unmatched(&text));
+        }
+    } else if let Some(gone) = gone(options, choice) {
+        tell(&NetworkEvent::Unmatched(&gone));
     }
 }
 
 /// That interfaces of a device are gone, which no variable names.
-fn gone(options: &Options, choice: &str) -> Option<String> {
+fn gone(options: &Options, choice: &str) -> Option<Gone> {
     options.interfaces.exact_choice()?;
     let (missing, there) = interfaces::unmatched(choice)?;
-    Some(format!("the device's interface {missing} is gone; there are {there}"))
+    Some(Gone { missing, there })
 }
 
 /// Those of them that the options allow where nothing else leads to a peer.
@@ -318,32 +302,17 @@ fn spare(options: &Options, excluded: &[InterfaceAddress]) -> Vec<InterfaceAddre
     found
 }
 
-/// Of addresses that the kernel has not released for use in time.
-fn late_say(late: &str) {
-    let text = format!(
-        "addresses that are still tentative: {late} (the kernel looks if another host has them); \
-         they are not used"
-    );
-    say_once(Level::Warning, &text);
-}
-
 /// Of addresses that no peer is told, as there are too many. Those that peers can hardly use are
 /// the first to go.
-fn room_say(found: &[InterfaceAddress]) {
+fn room_tell(found: &[InterfaceAddress]) {
     let out = interfaces::without_room(found);
     if out.is_empty() {
         return;
     }
     let word = |it: &InterfaceAddress| format!("{} ({})", it.ip, it.name.as_str());
     let words: Vec<_> = out.iter().map(word).collect();
-    let text = format!(
-        "addresses of this host: {} of {} have no room in a handle, and no peer connects to them: \
-         {}; CROSSTIE_SOCKET_IFNAME chooses others",
-        out.len(),
-        found.len(),
-        words.join(", ")
-    );
-    say_once(Level::Warning, &text);
+    let (out, of) = (out.len(), found.len());
+    tell(&NetworkEvent::NoRoom { out, of, addresses: &words.join(", ") });
 }
 
 impl Streams {
@@ -358,10 +327,7 @@ impl Streams {
         let (each, threads) = environment.tcp(threads);
         let mut cpus = environment.tcp_thread_cpus;
         if !cpus.is_empty() && threads == 0 {
-            say_once(
-                Level::Warning,
-                "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
-            );
+            tell(&SettingEvent::TcpThreadCpus);
             cpus = CpuSet::EMPTY;
         }
         let asked = environment.tcp_threads.is_some() || environment.tcp_streams.is_some();
@@ -375,16 +341,10 @@ impl Streams {
 
 /// Who names a provider of libfabric's wants it used, which another setting may not let it be. The
 /// environment is as it was read: programs choose among NICs by other means.
-pub(in crate::host) fn libfabric_unused_say(environment: &Environment) {
+pub(in crate::host) fn libfabric_unused_tell(environment: &Environment) {
     let Some(provider) = &environment.libfabric.provider else { return };
     if !environment.rails.libfabric {
-        let provider = provider.to_string_lossy();
-        say_once(
-            Level::Warning,
-            &format!(
-                "CROSSTIE_OFI_PROVIDER={provider} is ignored: CROSSTIE_RAILS leaves libfabric out"
-            ),
-        );
+        tell(&SettingEvent::OfiProvider(&provider.to_string_lossy()));
     }
 }
 
@@ -393,10 +353,9 @@ fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {
     match Key::read(path) {
         Ok(key) => Ok(Some(key)),
         Err(error) => {
-            let (path, why) = (path.display(), format!("{error}"));
+            let why = format!("{error}");
             let why = why.trim_start_matches("CROSSTIE_KEY_FILE: ");
-            let then = "no endpoint opens until that is corrected";
-            say(Level::Error, &format!("CROSSTIE_KEY_FILE={path}: {why}; {then}"));
+            tell(&SettingEvent::KeyFile { path, why });
             Err(OpenError::Key)
         }
     }

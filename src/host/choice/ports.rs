@@ -10,8 +10,11 @@ use super::vendor::{self, VendorRail};
 use super::{libfabric, rdma};
 use crate::base::units::Span;
 use crate::fabric::{Domain, Region};
+use crate::host::log::Level;
+use crate::host::log::event::tell;
+use crate::host::log::life::Astray;
 use crate::host::log::news::NotRegistered;
-use crate::host::log::{Level, say, say_once};
+use crate::host::log::ports::{NoRail, PortEvent, PortOut, queue_pairs};
 use crate::host::ports_memory::NamedDomain;
 use crate::provider::libfabric::choice::Nic;
 use crate::provider::rail_set::{PortConfig, RailSet};
@@ -103,31 +106,12 @@ pub(in crate::host) fn port_list(ports: &[Port]) -> PortList {
     list
 }
 
-/// Why a port that is paired by its network's name leads to no peer of a host.
-pub(in crate::host) struct Astray {
-    kind: u8,
-    same_host: bool,
-}
-
 /// Whether a port leads to peers of our host, or of others: what keeps it from that.
 pub(in crate::host) fn astray(port: &PortHello, same_host: bool) -> Option<Astray> {
     let has_bits = matches!(port.kind, vendor::KIND | libfabric::KIND);
     let leads = port.prefix_bits & way(same_host) != 0;
-    (has_bits && !leads).then_some(Astray { kind: port.kind, same_host })
-}
-
-impl core::fmt::Display for Astray {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let (words, flag) = match self.same_host {
-            true => ("it reaches other hosts alone, and the peer is on this one", "OTHER_HOSTS"),
-            false => ("it reaches this host alone, and the peer is on another", "OWN_HOST"),
-        };
-        f.write_str(words)?;
-        match self.kind {
-            vendor::KIND => write!(f, " (XTIE_VENDOR_RAIL_{flag})"),
-            _ => Ok(()),
-        }
-    }
+    let is_vendor = port.kind == vendor::KIND;
+    (has_bits && !leads).then_some(Astray { is_vendor, same_host })
 }
 
 const fn way(same_host: bool) -> u8 {
@@ -188,23 +172,10 @@ fn pair_named(
 
 /// Says that a port is left out. Where one of its kind must be there, what is used instead is seen
 /// when all have been tried.
-fn left_out(port: &Port, environment: &Environment, why: &dyn core::fmt::Display) {
+fn left_out(port: &Port, environment: &Environment, why: PortOut<'_>) {
     let (name, mut kind) = (port.name(), Rails::NONE);
     port.add_to(&mut kind);
-    let then = if environment.requires(kind) { "" } else { "; TCP is used instead" };
-    say(Level::Warning, &format!("{name} is not used: {why}{then}"));
-}
-
-/// Says which ports are left out because those that are used are as many as there may be.
-fn too_many_say(names: &[String]) {
-    if !names.is_empty() {
-        let text = format!(
-            "an endpoint uses {PORTS_MAX} ports at most, and leaves out {} (CROSSTIE_IB_HCA, \
-             CROSSTIE_OFI_DOMAINS choose)",
-            names.join(", ")
-        );
-        say_once(Level::Warning, &text);
-    }
+    tell(&PortEvent::Out { port: &name, why, tcp_instead: !environment.requires(kind) });
 }
 
 /// Opens the ports beside the other rails; those that cannot be opened are taken out of the list,
@@ -239,22 +210,21 @@ pub(in crate::host) fn open(
         match unsafe { rail.port_add(limits.regions_max + 1, PAYLOAD_BYTES_MAX, &config) } {
             Ok(connections) => {
                 if connections < limits.connections_max {
-                    let text = format!(
-                        "{name} has completions for {connections} connections; others take TCP"
-                    );
-                    say(Level::Warning, &text);
+                    tell(&PortEvent::FewConnections { port: &name, connections });
                 }
                 opened.push(name);
                 hellos.push(port.hello());
                 true
             }
             Err(error) => {
-                left_out(port, environment, &error);
+                left_out(port, environment, PortOut::Open(&error));
                 false
             }
         }
     });
-    too_many_say(&too_many);
+    if !too_many.is_empty() {
+        tell(&PortEvent::TooMany(&too_many));
+    }
     let spare = spare(port_list(ports).as_slice(), limits.rails_max);
     let spare: Vec<_> = spare.into_iter().map(|place| ports[place].clone()).collect();
     let left = Left { used: ports, spare: &spare, useless: &useless, rails_max: limits.rails_max };
@@ -338,34 +308,12 @@ impl Left<'_> {
         let all = [names(self.used), names(self.useless)].concat();
         let words = |ports| in_words(&names(ports), &all).join(", ");
         let (spare, useless) = (words(self.spare), words(self.useless));
-        let left = match (spare.is_empty(), useless.is_empty()) {
-            (true, true) => return,
-            (false, true) => format!("{spare}, unless the peer lacks the ports before"),
-            (true, false) => useless,
-            (false, false) => {
-                format!(
-                    "{spare}, unless the peer lacks the ports before, and in any case {useless}"
-                )
-            }
-        };
-        let text = format!(
-            "connections have {} rails at most (rails_max), the first of them TCP, and leave out \
-             {left} ({variable} chooses, a larger rails_max has room)",
-            self.rails_max
-        );
-        say_once(level, &text);
+        if spare.is_empty() && useless.is_empty() {
+            return;
+        }
+        let (left, rails_max) = (NoRail { spare: &spare, useless: &useless }, self.rails_max);
+        tell(&PortEvent::NoRail { level, rails_max, left, variable });
     }
-}
-
-/// The names of those left out. A port that is listed several times has so many queue pairs.
-fn queue_pairs(left: &[String], all: &[String]) -> Vec<String> {
-    let count = |names: &[String], name: &String| names.iter().filter(|it| *it == name).count();
-    let words = |(at, name): (usize, &String)| match (count(left, name), count(all, name)) {
-        _ if left[..at].contains(name) => None,
-        (some, most) if some < most => Some(format!("{some} of {most} queue pairs of {name}")),
-        _ => Some(name.clone()),
-    };
-    left.iter().enumerate().filter_map(words).collect()
 }
 
 /// Registers the mailboxes with each port; ports that refuse are taken out of the list. Says by
@@ -393,7 +341,7 @@ pub(in crate::host) unsafe fn mailboxes_register(
             }
             Err(error) => {
                 let why = NotRegistered { domain: &domain, error };
-                left_out(port, environment, &format!("it does not register memory ({why})"));
+                left_out(port, environment, PortOut::Memory(why));
                 rail.port_remove(place);
                 false
             }
@@ -409,16 +357,6 @@ mod tests {
 
     fn port(network: u128, reaches: u8) -> PortHello {
         PortHello { gid: network, prefix_bits: reaches, kind: libfabric::KIND, speed_mbit_s: 0 }
-    }
-
-    /// Nobody was told that the second port of two is of no use, nor further queue pairs of one.
-    #[test]
-    fn ports_and_queue_pairs_without_a_rail_are_named() {
-        let names = |list: &[&str]| list.iter().map(|name| (*name).into()).collect::<Vec<String>>();
-        assert_eq!(queue_pairs(&names(&["b"]), &names(&["a", "b"])), ["b"]);
-        let all = names(&["a", "b", "a", "b"]);
-        let left = names(&["b", "a", "b"]);
-        assert_eq!(queue_pairs(&left, &all), ["b", "1 of 2 queue pairs of a"]);
     }
 
     fn pairs(ours: &[PortHello], theirs: &[PortHello], same_host: bool) -> Vec<u8> {

@@ -5,10 +5,12 @@ extern crate std;
 
 use super::device::Rails;
 use super::plan::PlannedRdma;
-use super::settings::{Environment, REQUIRED};
+use super::settings::Environment;
 use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
-use crate::host::log::{Level, say, say_once};
+use crate::host::log::event::tell;
+use crate::host::log::ports::{AsSet, RdmaEvent};
+use crate::host::log::{self, Level};
 use crate::provider::verbs::choice::{Unusable, usable};
 use crate::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{SYSFS, survey_of};
@@ -60,16 +62,13 @@ impl Port {
 /// for them, and which names are of none.
 pub(in crate::host) fn choose(environment: &Environment) -> Vec<Port> {
     let (settings, asked) = (&environment.verbs, environment.verbs_named);
-    let then = match environment.requires(Rails { verbs: true, ..Rails::NONE }) {
-        true => format!("and {REQUIRED} names verbs"),
-        false => "hosts talk over TCP".into(),
-    };
+    let required = environment.requires(Rails { verbs: true, ..Rails::NONE });
     let means = |device: &str, port| settings.means(device, port);
     let mut devices = match survey_of(Path::new(SYSFS), &means) {
         Ok(devices) => devices,
         Err(error) => {
             let level = if asked { Level::Warning } else { Level::Info };
-            say(level, &format!("RDMA devices cannot be listed: {error}; {then}"));
+            tell(&RdmaEvent::NoList { level, error: &error, required });
             return Vec::new();
         }
     };
@@ -84,7 +83,7 @@ pub(in crate::host) fn choose(environment: &Environment) -> Vec<Port> {
         all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect();
     let here: Vec<IpAddr> = all.iter().map(|it| it.ip).collect();
     if !settings.disabled {
-        missing_say(settings, &settings.hca.unmatched(&devices));
+        missing_tell(settings, &settings.hca.unmatched(&devices));
     }
     let (mut ports, mut reasons) = (Vec::new(), Vec::new());
     for device in &devices {
@@ -107,55 +106,38 @@ pub(in crate::host) fn choose(environment: &Environment) -> Vec<Port> {
     }
     if ports.is_empty() && (asked || !devices.is_empty()) {
         let reasons: Vec<String> = reasons.into_iter().map(|(_, why)| why).collect();
-        let why = match (reasons.as_slice(), devices.is_empty()) {
-            ([], true) => "there is none".into(),
-            ([], false) => "no device shows a port".into(),
-            (reasons, _) => reasons.join("; "),
-        };
-        let text = format!("no RDMA port can be used, {then} ({why})");
-        say(level, &settings.as_set(&text));
+        let (reasons, devices) = (reasons.as_slice(), !devices.is_empty());
+        tell(&AsSet(settings, RdmaEvent::NoPort { level, reasons, devices, required }));
     } else {
         // this endpoint does not look again what has become of them
         for (_, why) in reasons.iter().filter(|(is_meant, _)| *is_meant) {
-            let text = format!("this endpoint does not use RDMA port {why}");
-            say(Level::Info, &settings.as_set(&text));
+            tell(&AsSet(settings, RdmaEvent::Unusable(why)));
         }
     }
-    more_queue_pairs_say(ports.len(), settings);
+    more_queue_pairs_tell(ports.len(), settings);
     with_queue_pairs(ports, settings.queue_pairs)
 }
 
 /// Says that there are not so many queue pairs as were asked for.
-fn more_queue_pairs_say(ports: usize, settings: &Settings) {
+fn more_queue_pairs_tell(ports: usize, settings: &Settings) {
     let wanted = ports * usize::from(settings.queue_pairs);
     // ports beyond that have a line of their own
     if wanted > PORTS_MAX && settings.queue_pairs > 1 {
-        let text = format!(
-            "CROSSTIE_IB_QPS_PER_CONNECTION={} would be {wanted} queue pairs to each peer, over \
-             {ports} ports: there are {PORTS_MAX} at most",
-            settings.queue_pairs
-        );
-        say_once(Level::Info, &settings.as_set(&text));
+        let event = RdmaEvent::QueuePairs { each: settings.queue_pairs, wanted, ports };
+        tell(&AsSet(settings, event));
     }
 }
 
 /// Says which names that were asked for are those of no port.
-fn missing_say(settings: &Settings, names: &[String]) {
+fn missing_tell(settings: &Settings, names: &[String]) {
     if !names.is_empty() {
-        let (names, asker) = (names.join(", "), settings.hca.asker());
-        let text = format!("no RDMA port is called {names} ({asker})");
-        say_once(Level::Warning, &settings.as_set(&text));
+        tell(&AsSet(settings, RdmaEvent::Missing { names, asker: settings.hca.asker() }));
     }
 }
 
 /// Says that a port is used by an address that is none of ours; returns that in words.
-fn elsewhere(device: &str, number: u8, gid: &GidEntry) -> String {
-    let text = format!(
-        "RDMA port {device}:{number} is used by {gid}, which is no address of this network \
-         namespace: peers of this host alone are reached by it, and other hosts by TCP; who shares \
-         the device with other namespaces may have to choose another (CROSSTIE_IB_ADDR_RANGE)"
-    );
-    say_once(Level::Warning, &text);
+fn elsewhere(device: &str, port: u8, gid: &GidEntry) -> String {
+    tell(&RdmaEvent::Elsewhere { device, port, gid });
     format!("{gid}")
 }
 
@@ -163,11 +145,7 @@ fn elsewhere(device: &str, number: u8, gid: &GidEntry) -> String {
 fn guard_from_forks() {
     let guarded = Library::load().map(|library| sys::guard_from_forks(&library));
     if let Ok(Err(error)) = guarded {
-        let text = format!(
-            "libibverbs cannot guard registered memory from forks ({error}): on kernels before \
-             5.12 a child may get pages that devices use"
-        );
-        say_once(Level::Warning, &text);
+        tell(&RdmaEvent::Forks(&error));
     }
 }
 
@@ -284,18 +262,9 @@ impl Apart {
 impl fmt::Display for Apart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ours, theirs) = (self.ours.as_slice(), self.theirs.as_slice());
-        match apart(ours, theirs, self.hosts) {
-            Some(why) if !ours.is_empty() && !theirs.is_empty() => write!(f, "; of RDMA, {why}")?,
-            Some(_) | None => {}
-        }
-        match self.of_libfabric {
-            0 => Ok(()),
-            count => write!(
-                f,
-                "; it tells of {count} of libfabric, of another provider or network (`used` in \
-                 `crosstie info` of both hosts has them)"
-            ),
-        }
+        let is_told = !ours.is_empty() && !theirs.is_empty();
+        let of_rdma = apart(ours, theirs, self.hosts).filter(|_| is_told);
+        log::life::Apart { of_rdma, of_libfabric: self.of_libfabric }.fmt(f)
     }
 }
 
@@ -385,7 +354,7 @@ mod tests {
             format!("{}", Apart::of(ours, theirs, false))
         };
         let (ours, theirs) = ([port("10.77.0.1", 24)], [port("fd77::2", 64)]);
-        let words = "; of RDMA, no subnet in common: this side's ports are 10.77.0.1/24 (RoCE \
+        let words = "; RDMA: no subnet in common: this side's ports are 10.77.0.1/24 (RoCE \
                      v2); the peer's are fd77::2/64 (RoCE v2)";
         assert_eq!(told(&ours, &theirs), words);
         // those of libfabric are no ports of RDMA
@@ -396,7 +365,7 @@ mod tests {
         assert_eq!(told(&ours, &[port("10.77.0.2", 24)]), "");
         // whoever had named another provider was told of no pair, and of no other
         let other = PortHello { gid: 9, ..strange };
-        assert!(told(&[strange], &[other]).starts_with("; it tells of 1 of libfabric, of another"));
+        assert!(told(&[strange], &[other]).starts_with("; libfabric: 1 of the peer have another"));
     }
 
     /// The second queue pair of a port that is faster, or in a smaller subnet, came before all

@@ -11,7 +11,9 @@ use super::values::{Reader, cpus, interfaces, log_level, node_id, rails, require
 use crate::base::units::{Bytes, Span};
 use crate::connect::{SHM_DIR_BYTES_MAX, STREAMS_MAX, Users};
 use crate::host::error::OpenError;
-use crate::host::log::{self, Level, say, say_once};
+use crate::host::log::event::tell;
+use crate::host::log::settings::SettingEvent;
+use crate::host::log::{self, Level};
 use crate::memory::{CpuSet, Variables};
 use crate::provider::libfabric::settings as libfabric;
 use crate::provider::shm;
@@ -20,7 +22,7 @@ use crate::wire::RAILS_MAX;
 use core::ops::RangeInclusive;
 use std::format;
 use std::path::PathBuf;
-use std::string::{String, ToString};
+use std::string::String;
 use std::vec::Vec;
 
 /// The names of all variables, those of RDMA ports and libfabric among them. What they mean is told
@@ -184,17 +186,13 @@ pub fn apply(options: &mut Options) -> Result<Environment, OpenError> {
     let (environment, level, wrong) = read(all, options);
     log::level_set(level);
     report_of(all);
-    wrong.iter().for_each(|it| say(Level::Error, &it.to_string()));
+    wrong.iter().for_each(|it| tell(&SettingEvent::Wrong(it)));
     if let Some(first) = wrong.first() {
         return Err(OpenError::Setting(first.name));
     }
     let (wish, most) = (environment.tcp_rails, options.limits.rails_max);
     if wish > most && options.device.rails().tcp {
-        let text = format!(
-            "CROSSTIE_TCP_RAILS={wish} is more than rails_max, {most}, of this endpoint: its \
-             connections have {most} at most"
-        );
-        say_once(Level::Warning, &text);
+        tell(&SettingEvent::TcpRails { wish, most });
     }
     Ok(environment)
 }
@@ -371,12 +369,7 @@ fn of_libfabric(reader: &mut Reader<'_>) -> libfabric::Settings {
 /// namespace are reached without.
 fn directory(path: PathBuf) -> PathBuf {
     if !path.is_dir() {
-        let text = format!(
-            "CROSSTIE_SHM_DIR={} is no directory: peers in other network namespaces of this host \
-             are not reached by shared memory",
-            path.display()
-        );
-        say_once(Level::Warning, &text);
+        tell(&SettingEvent::ShmDir(&path));
     }
     path
 }

@@ -6,7 +6,8 @@ extern crate std;
 use crate::base::hash::fnv1a_128;
 use crate::host::error::OpenError;
 pub use crate::host::error::VendorRailError;
-use crate::host::log::{Level, say};
+use crate::host::log::event::tell;
+use crate::host::log::network::{NetworkEvent, VendorOut};
 use crate::provider::vendor::Table;
 use crate::provider::vendor::port::{PortConfig, RECV_SLOTS_MIN, RailName};
 use crate::transport::limits::CREDITS;
@@ -16,9 +17,6 @@ use std::vec::Vec;
 
 /// What is sent without asking finds a receive.
 const _: () = assert!(RECV_SLOTS_MIN >= CREDITS);
-
-/// Of a device that has none: why a rail is left out.
-pub(in crate::host) const NOT_HERE: &str = "this device has no rails of vendors; host0 has";
 
 /// `PortHello::kind` of such a rail.
 pub(in crate::host) const KIND: u8 = 5;
@@ -56,10 +54,9 @@ pub(in crate::host) fn listed(rails: &[VendorRail]) -> Result<Vec<VendorRail>, O
 }
 
 /// Says of each rail that the endpoint does without it.
-pub(in crate::host) fn left_out(rails: &[VendorRail], why: &str) {
+pub(in crate::host) fn left_out(rails: &[VendorRail], why: VendorOut) {
     for rail in rails {
-        let text = std::format!("vendor's rail {} is left out: {why}", rail.name.as_str());
-        say(Level::Warning, &text);
+        tell(&NetworkEvent::VendorOut { rail: rail.name.as_str(), why });
     }
 }
 

@@ -12,13 +12,13 @@ use crate::connect::group::Group;
 use crate::hca::ENTRY_BYTES;
 use crate::hca::completion::Syndrome;
 use crate::hca::outbox::{self, Block, Request, SLOTS};
-use crate::host::log::{self, Level};
+use crate::host::log::event::tell;
+use crate::host::log::gin::GinEvent;
 use crate::memory::cuda::words::WORDS_MAX;
 use crate::memory::cuda::{CudaError, Entered, Gpu, Pinned, Stream, Words};
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedMapping, ViewMapping};
 use std::collections::VecDeque;
-use std::format;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -269,10 +269,7 @@ impl Adds {
         }
         if asked < first || asked - first > SLOTS {
             self.deaf[rank] = true;
-            log::say(
-                Level::Error,
-                &format!("gin: rank {rank} asks for adds that make no sense; it gets no more"),
-            );
+            tell(&GinEvent::Adds { rank });
             return false;
         }
         while self.taken[rank] < asked && self.sums.len() < ROUND {
@@ -338,7 +335,7 @@ impl Adds {
     fn go_on(&mut self, step: Step, outcome: Result<(), CudaError>) {
         self.step = step;
         let Err(error) = outcome else { return };
-        log::say_once(Level::Error, &format!("gin: an add was refused ({error}); its queue fails"));
+        tell(&GinEvent::AddRefused(error));
         // which words were reached is not known: all that the round took has failed
         for rank in 0..self.files.len() {
             let block = self.block(self.own, rank);

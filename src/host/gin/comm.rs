@@ -17,7 +17,8 @@ use crate::hca::executor::{Action, Local, Operation, Step};
 use crate::hca::keys::{Keys, Kind, Place, Slot};
 use crate::hca::layout::WindowHandle;
 use crate::hca::outbox::Request;
-use crate::host::log::{self, Level};
+use crate::host::log::event::tell;
+use crate::host::log::gin::{GinEvent, ReportHead};
 use crate::memory::SharedMapping;
 use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, Pinned, vmm};
 use std::format;
@@ -275,7 +276,7 @@ impl Comm {
             state.regions[slot].take()
         };
         if !self.wait_for_posted() {
-            log::say(Level::Warning, "gin: copies under way do not end; their memory stays mapped");
+            tell(&GinEvent::CopiesWait);
             core::mem::forget(region);
         }
     }
@@ -349,10 +350,7 @@ impl Comm {
             for pending in state.adds.lose(rank) {
                 end(&mut state.contexts, &pending, Err(Syndrome::PeerLost));
             }
-            log::say(
-                Level::Warning,
-                &format!("gin: rank {rank} has ended; what is posted to it fails"),
-            );
+            tell(&GinEvent::Ended { rank });
         }
     }
 
@@ -363,7 +361,7 @@ impl Comm {
         let all: Vec<_> = state.contexts.iter_mut().flat_map(of).collect();
         drop(state);
         for sentence in all {
-            log::say(Level::Warning, &format!("gin: stalled: rank {}, {sentence}", self.rank));
+            tell(&GinEvent::Stalled { rank: self.rank, sentence: &sentence });
         }
     }
 
@@ -371,8 +369,8 @@ impl Comm {
     pub fn report(&self, times: &Times) -> String {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let lost: Vec<_> = (0..self.ranks).filter(|rank| state.lost[*rank]).collect();
-        let ended = if lost.is_empty() { "".into() } else { format!(", ended: {lost:?}") };
-        let head = format!("GPU-initiated: rank {} of {}{ended}\n", self.rank, self.ranks);
+        let head = ReportHead { rank: self.rank, ranks: self.ranks, ended: &lost };
+        let head = format!("{head}\n");
         let of = |context| report::lines(context, self.ranks, times);
         state.contexts.iter_mut().map(of).fold(head, |text, more| text + &more)
     }
@@ -586,6 +584,6 @@ fn own_word(
 }
 
 fn refused(error: crate::memory::cuda::CudaError) -> Syndrome {
-    log::say_once(Level::Error, &format!("gin: a copy was refused ({error}); its queue fails"));
+    tell(&GinEvent::CopyRefused(error));
     Syndrome::RemoteOperation
 }

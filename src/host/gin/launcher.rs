@@ -5,9 +5,9 @@
 
 extern crate std;
 
-use crate::host::log::{self, Level};
+use crate::host::log::event::tell;
+use crate::host::log::gin::GinEvent;
 use crate::memory::cuda::{Entered, Kernel, Progress};
-use std::format;
 use std::time::{Duration, Instant};
 
 /// Bytes for each of which it gets a nanosecond more: another way would take longer for them.
@@ -107,10 +107,7 @@ impl Launcher {
                 true
             }
             Err(error) => {
-                log::say_once(
-                    Level::Warning,
-                    &format!("gin: a launch was refused ({error}); copies take other ways"),
-                );
+                tell(&GinEvent::LaunchRefused(error));
                 self.trust.refused = true; // dropping the kernel here could wait for the GPU
                 false
             }
@@ -153,7 +150,7 @@ impl Drop for Launcher {
         let until = Instant::now() + END_PATIENCE;
         while !kernel.has_left() {
             if Instant::now() >= until {
-                log::say(Level::Warning, "gin: a kernel has not run yet; its memory stays mapped");
+                tell(&GinEvent::KernelWaits);
                 return;
             }
             std::thread::sleep(super::clock::NAP);

@@ -17,11 +17,11 @@ use super::GinError;
 use super::launcher::Launcher;
 use super::road::{PENDING, Pending, Road};
 use crate::hca::completion::Syndrome;
-use crate::host::log::{self, Level};
+use crate::host::log::event::tell;
+use crate::host::log::gin::{GinEvent, Through};
 use crate::memory::SharedMapping;
 use crate::memory::cuda::{CudaError, Entered, Gpu, Import, Kernel, Pinned, Program};
 use std::collections::VecDeque;
-use std::format;
 use std::string::{String, ToString};
 use std::sync::Arc;
 
@@ -142,21 +142,10 @@ impl Loopback {
             Err(why) => Err(why.clone()),
         };
         let through = match &detour {
-            Detour::Gpu(_) => "another GPU",
-            Detour::Host { .. } => "the host",
+            Detour::Gpu(_) => Through::Gpu,
+            Detour::Host { .. } => Through::Host,
         };
-        log::say(
-            Level::Info,
-            &match &kernel {
-                Ok(_) => format!(
-                    "gin: a kernel copies within the GPU; if it cannot start, copies go through \
-                     {through}"
-                ),
-                Err(why) => format!(
-                    "gin: no kernel copies within the GPU ({why}); copies go through {through}"
-                ),
-            },
-        );
+        tell(&GinEvent::Within { refused: kernel.as_ref().err().map(String::as_str), through });
         Ok(Loopback {
             launcher: Launcher::new(kernel.ok(), PATIENCE_NS),
             detour,
@@ -314,7 +303,7 @@ impl Loopback {
 
     fn check(&mut self, posted: Result<(), CudaError>) {
         let Err(error) = posted else { return };
-        log::say_once(Level::Error, &format!("gin: a copy was refused ({error}); its queue fails"));
+        tell(&GinEvent::CopyRefused(error));
         self.failed = true;
     }
 

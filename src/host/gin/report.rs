@@ -4,10 +4,9 @@ extern crate std;
 
 use super::clock::Times;
 use super::context::Context;
-use crate::hca::executor::Lane;
-use crate::hca::stuck::Stuck;
+use crate::host::log::gin::{FailedQueue, OpenEntry, Queue, Queues};
 use std::format;
-use std::string::String;
+use std::string::{String, ToString};
 use std::vec;
 use std::vec::Vec;
 
@@ -58,7 +57,8 @@ pub fn stalls(context: &mut Context, ranks: usize, times: &Times) -> Vec<String>
         let stuck = executor.stuck(at);
         let late = watch.look(at, lane.queue.counts().completed, stuck.is_some(), times);
         if let (true, Some(stuck)) = (late, stuck) {
-            sentences.push(sentence(lane, at, &stuck, ranks, watch.age_ms(at, times)));
+            let (queue, age_ms) = (Queue { lane, at, ranks }, watch.age_ms(at, times));
+            sentences.push(OpenEntry { queue, stuck: &stuck, age_ms }.to_string());
         }
     }
     sentences
@@ -71,38 +71,15 @@ pub fn lines(context: &mut Context, ranks: usize, times: &Times) -> String {
     let (executor, watch) = context.watched();
     let (mut open, mut text) = (0, String::new());
     for (at, lane) in executor.lanes().iter().enumerate() {
+        let queue = Queue { lane, at, ranks };
         if let Some(stuck) = executor.stuck(at) {
             open += 1;
-            let sentence = sentence(lane, at, &stuck, ranks, watch.age_ms(at, times));
-            text += &format!("  {sentence}\n");
+            let age_ms = watch.age_ms(at, times);
+            text += &format!("  {}\n", OpenEntry { queue, stuck: &stuck, age_ms });
         } else if let Some(failure) = lane.queue.failure() {
-            text += &format!(
-                "  {}: {} entries announced, failed from entry {} on ({:?})\n",
-                name(lane, at, ranks),
-                lane.queue.counts().produced,
-                failure.index,
-                failure.syndrome
-            );
+            text += &format!("  {}\n", FailedQueue { queue, failure });
         }
     }
     let queues = executor.lanes().len();
-    format!("contexts {number}: {queues} queues, {} without an open entry\n{text}", queues - open)
-}
-
-/// How a queue is called: its number, and whose it is.
-fn name(lane: &Lane<'_>, at: usize, ranks: usize) -> String {
-    let (number, place) = (lane.queue.number(), at / (2 * ranks));
-    match at / ranks % 2 {
-        0 => format!("queue {number:#x} of context {place} to rank {}", lane.rank),
-        _ => format!("queue {number:#x} of context {place}, for counters"),
-    }
-}
-
-fn sentence(lane: &Lane<'_>, at: usize, stuck: &Stuck, ranks: usize, age_ms: u64) -> String {
-    let (name, counts) = (name(lane, at, ranks), lane.queue.counts());
-    format!(
-        "{name}: {} entries announced, {} taken, {} completed; entry {} is open for {age_ms} ms: \
-         {}",
-        counts.produced, counts.taken, counts.completed, stuck.index, stuck.why
-    )
+    format!("{}\n{text}", Queues { number, queues, open })
 }

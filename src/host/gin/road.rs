@@ -16,10 +16,10 @@ extern crate std;
 use super::launcher::Launcher;
 use crate::hca::completion::Syndrome;
 use crate::hca::executor::Operation;
-use crate::host::log::{self, Level};
+use crate::host::log::event::tell;
+use crate::host::log::gin::GinEvent;
 use crate::memory::cuda::{Batch, CudaError, Entered, Gpu, Stream, Words, post_word};
 use std::collections::VecDeque;
-use std::format;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -275,8 +275,7 @@ impl Road {
     /// Breaks the road where the driver has refused something that `number` stands for.
     fn check(&mut self, posted: Result<(), CudaError>, number: u64) {
         let Err(error) = posted else { return };
-        let text = format!("gin: the driver refused copies ({error}); queues to that rank fail");
-        log::say_once(Level::Error, &text);
+        tell(&GinEvent::RoadRefused(error));
         self.broken_from = self.broken_from.min(number);
     }
 

@@ -8,14 +8,14 @@ use crate::base::units::Bytes;
 use crate::connect::{LinkParams, Rail};
 use crate::fabric::{RailKey, RemoteSpan};
 use crate::host::choice::options;
-use crate::host::log::news::say_of;
-use crate::host::log::{Level, say_once};
+use crate::host::log::event::tell_briefly;
+use crate::host::log::life::LifeEvent;
 use crate::provider::loopback::Loopback;
 use crate::provider::rail_set::RailSet;
 use crate::provider::shm::{self, PeerSetup, RingSizes, SharedView};
 use crate::provider::taken;
 use crate::provider::tcp;
-use crate::transport::limits::{CREDITS, KEPT_BYTES, Limits, RECEIVES_SPARE};
+use crate::transport::limits::{CREDITS, KEPT_BYTES, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
 use crate::wire::hello::{
     CONNECT_FILLED, CONNECT_GPUS, CONNECT_PROBED, CONNECT_PUSH, CONNECT_ROWS, CONNECT_RUNS,
@@ -81,13 +81,7 @@ fn shm_use(
         shm::OpenError::Index | shm::OpenError::Sizes => broken,
     })?;
     if let Some(errno) = endpoint.rail_mut().copy_threads_refused() {
-        say_of(
-            Level::Warning,
-            format_args!(
-                "threads that copy through shared memory cannot be started ({errno}): the threads \
-                 that call copy alone; CROSSTIE_SHM_THREADS=0 asks for none"
-            ),
-        );
+        tell_briefly(&LifeEvent::CopyThreads(errno));
     }
     if has(params, CONNECT_GPUS) {
         endpoint.rail_mut().peer_has_gpus(peer);
@@ -134,15 +128,7 @@ fn tcp_use(
     // a rail that pushes has a slot of the peer's for each group of ours
     let (ours, theirs) = (endpoint.limits().groups_max(), params.peer.groups_max);
     if theirs != ours {
-        say_of(
-            Level::Error,
-            format_args!(
-                "requests_max differs: {ours}{} here, {theirs}{} at the peer; a connection over \
-                 TCP wants 32 on both sides, or on neither",
-                Limits::or_more(ours),
-                Limits::or_more(theirs),
-            ),
-        );
+        tell_briefly(&LifeEvent::RequestsMax { ours, theirs });
         return Err(SubmitError::RequestsMax);
     }
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
@@ -170,11 +156,7 @@ fn tcp_use(
 /// Says why threads of TCP could not be started, once.
 pub(in crate::host) fn threads_say(rail: &mut RailSet) {
     let Some(errno) = rail.tcp_threads_refused() else { return };
-    let text = std::format!(
-        "threads cannot move long messages over TCP here ({errno}): the threads that call do so; \
-         CROSSTIE_TCP_THREADS=0 asks for none"
-    );
-    say_once(Level::Warning, &text);
+    tell_briefly(&LifeEvent::TcpThreads(errno));
 }
 
 /// Whether the peer says that it has a feature of connections.

@@ -14,9 +14,9 @@ use crate::base::units::{Instant, Span};
 use crate::connect::{Rail, STREAMS_MAX, ends_of};
 use crate::fabric::{CloseError, DownCause, PeerLife};
 use crate::host::endpoint::Endpoint;
-use crate::host::log::Level;
 use crate::host::log::RailEnd;
-use crate::host::log::news::say_of;
+use crate::host::log::event::tell_briefly;
+use crate::host::log::life::LifeEvent;
 use crate::host::log::rail_news::{Loss, RailAt, packets_tell, rail_back, rail_first, rail_lost};
 use crate::host::log::stall::PEER_BYTES_MAX;
 use crate::host::machine::{Machine, each};
@@ -382,7 +382,7 @@ impl Endpoint {
         if let Some((connection, error)) = error {
             let mut name = [0; PEER_BYTES_MAX];
             let peer = self.peer_name(connection.0, &mut name);
-            say_of(Level::Error, format_args!("{peer} breaks the protocol: {error}"));
+            tell_briefly(&LifeEvent::Broken { peer, error });
         }
     }
 

@@ -24,8 +24,8 @@ use crate::connect::{Traffic, ends_of};
 use crate::diagnose::lost::{Missing, missing};
 use crate::fabric::{DownCause, PeerLife};
 use crate::host::endpoint::Endpoint;
-use crate::host::log::Level;
-use crate::host::log::news::say_of;
+use crate::host::log::event::tell_briefly;
+use crate::host::log::life::LifeEvent;
 use crate::host::log::rail_news::RailAt;
 use crate::host::log::stall::PEER_BYTES_MAX;
 use crate::host::machine::Machine;
@@ -116,15 +116,7 @@ impl Endpoint {
         };
         let (rail, ends) = (self.lane_rail(index, lane), ends.and_then(ends_of));
         let at = RailAt { rail, lane, peer, ends, nic: "" };
-        say_of(
-            Level::Warning,
-            format_args!(
-                "{at} has lost {}: all of it has reached the peer's host, and for {silent_ms} ms \
-                 the peer's program, which polls, has not acknowledged it (bytes were changed on \
-                 the way); the rail fails",
-                found.what
-            ),
-        );
+        tell_briefly(&LifeEvent::Lost { at: &at, what: found.what, silent_ms });
         match &mut self.machine {
             Machine::Host(endpoint) => {
                 let peer = endpoint.lane_peer(ConnectionIndex(index), lane);

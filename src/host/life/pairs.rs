@@ -21,8 +21,8 @@ use crate::fabric::PeerLife;
 use crate::host::choice::ports::astray;
 use crate::host::choice::rdma;
 use crate::host::endpoint::{Endpoint, since};
-use crate::host::log::Level;
-use crate::host::log::news::say_of;
+use crate::host::log::event::tell_briefly;
+use crate::host::log::life::{LifeEvent, PortChange, PortFact, TcpAlone};
 use crate::host::log::rail_news::RailAt;
 use crate::host::log::stall::PEER_BYTES_MAX;
 use crate::host::machine::Machine;
@@ -82,14 +82,6 @@ fn wait_behind(rail: Option<ConnectionRail>, last: LaneView) -> Option<Later> {
         return Some(Later::Lost(last.stood));
     }
     (!last.carried).then_some(Later::Missed)
-}
-
-/// Says of a port that it refuses ends, and is asked again.
-fn refusal_say(port: &PortRail, why: &PortPeerError) {
-    let text = format_args!(
-        "{port} gives no end of a rail ({why}); TCP is used instead, and it is tried again"
-    );
-    say_of(Level::Warning, text);
 }
 
 impl Endpoint {
@@ -242,16 +234,12 @@ impl Endpoint {
         let rail = endpoint.rail();
         for place in 0..rail.port_count() {
             let Some(port) = rail.port(place) else { continue };
-            match port_news(&mut self.lanes_told.ports_lost[place], port.loss()) {
-                Some(PortNews::Lost) => say_of(
-                    Level::Warning,
-                    format_args!("{port} is out of use: {}", port.loss_words()),
-                ),
-                Some(PortNews::Back) => {
-                    say_of(Level::Warning, format_args!("{port} is in use again"));
-                }
-                None => {}
-            }
+            let fact = match port_news(&mut self.lanes_told.ports_lost[place], port.loss()) {
+                Some(PortNews::Lost) => PortFact::Lost,
+                Some(PortNews::Back) => PortFact::Back,
+                None => continue,
+            };
+            tell_briefly(&PortChange { port, fact });
         }
     }
 
@@ -264,14 +252,7 @@ impl Endpoint {
                 continue;
             };
             if !core::mem::replace(&mut self.lanes_told.ports_strange[place], true) {
-                let count = port.unknown();
-                say_of(
-                    Level::Warning,
-                    format_args!(
-                        "{port}: its library tells of the end of {count} operations that nobody \
-                         posted; they are left alone, but its provider may be at fault"
-                    ),
-                );
+                tell_briefly(&PortChange { port, fact: PortFact::Strange(port.unknown()) });
             }
         }
     }
@@ -289,13 +270,12 @@ impl Endpoint {
         let news = port_news(told, why);
         let Machine::Host(endpoint) = &self.machine else { return };
         let Some(port) = endpoint.rail().port(place) else { return };
-        match (news, why) {
-            (Some(PortNews::Lost), Some(why)) => refusal_say(port, &why),
-            (Some(PortNews::Back), _) => {
-                say_of(Level::Warning, format_args!("{port} gives ends of rails again"));
-            }
-            (Some(PortNews::Lost), None) | (None, _) => {}
-        }
+        let fact = match (news, why) {
+            (Some(PortNews::Lost), Some(error)) => PortFact::Refuses { error, again: true },
+            (Some(PortNews::Back), _) => PortFact::Gives,
+            (Some(PortNews::Lost), None) | (None, _) => return,
+        };
+        tell_briefly(&PortChange { port, fact });
     }
 
     /// A lane stays down, and TCP carries what it would have.
@@ -303,10 +283,8 @@ impl Endpoint {
     fn pair_error(&mut self, place: usize, error: &PortPeerError) {
         let Machine::Host(endpoint) = &self.machine else { return };
         if let Some(port) = endpoint.rail().port(place) {
-            say_of(
-                Level::Warning,
-                format_args!("{port} gives no end of a rail ({error}); TCP is used instead"),
-            );
+            let fact = PortFact::Refuses { error: *error, again: false };
+            tell_briefly(&PortChange { port, fact });
         }
     }
 
@@ -341,8 +319,7 @@ impl Endpoint {
             let why = if waits_for_port { Later::Down } else { Later::Missed };
             rail.pair_later(peer, place, now, why);
             if let (Err(error), false) = (joined, waits_for_port) {
-                let text = format_args!("rail {lane} has no second end yet: {error}; tried again");
-                say_of(Level::Info, text);
+                tell_briefly(&LifeEvent::NoSecondEnd { lane, error });
             }
             return;
         };
@@ -394,30 +371,18 @@ impl Endpoint {
         let is_alone = pairs == 0 && leading.is_none();
         for place in usize::from(is_alone)..hellos.len() {
             if let (Some(port), Some(why)) = (endpoint.rail().port(place), why(place)) {
-                say_of(Level::Info, format_args!("{port} is not used for {peer}: {why}"));
+                tell_briefly(&PortChange { port, fact: PortFact::Unused { peer, why } });
             }
         }
         let (Some(port), 0) = (endpoint.rail().port(leading.unwrap_or(0)), pairs) else { return };
-        let level = if self.lanes_told.portless { Level::Info } else { Level::Warning };
-        match why(0).filter(|_| is_alone) {
-            Some(why) => say_of(
-                level,
-                format_args!("{peer} is reached over TCP alone: {port} is not used, since {why}"),
-            ),
-            None => {
-                let apart = rdma::Apart::of(hellos, theirs.as_slice(), same_host);
-                let lacks = match theirs.as_slice() {
-                    [] => "it tells of no port, and we have some",
-                    _ => "it has no port that pairs with one of ours",
-                };
-                say_of(
-                    level,
-                    format_args!(
-                        "{peer} is reached over TCP alone: {lacks} ({port} is the first){apart}"
-                    ),
-                );
-            }
-        }
+        let apart = rdma::Apart::of(hellos, theirs.as_slice(), same_host);
+        let why = match (why(0).filter(|_| is_alone), theirs.as_slice()) {
+            (Some(why), _) => TcpAlone::Astray(why),
+            (None, []) => TcpAlone::NoPort(&apart),
+            (None, _) => TcpAlone::NoPair(&apart),
+        };
+        let fact = PortFact::TcpAlone { peer, why, again: self.lanes_told.portless };
+        tell_briefly(&PortChange { port, fact });
         self.lanes_told.portless = true;
     }
 
@@ -483,7 +448,7 @@ impl Endpoint {
             let nic = self.pair_nic(index, lane, &mut nic);
             let rail = self.lane_rail(index, lane);
             let at = RailAt { rail, lane, peer, ends: None, nic };
-            say_of(Level::Warning, format_args!("{at} {complaint}"));
+            tell_briefly(&LifeEvent::Complaint { at: &at, complaint });
         }
     }
 

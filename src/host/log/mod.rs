@@ -1,10 +1,19 @@
 //! Messages for people: a callback of the user's, or standard error.
+//!
+//! All sentences stand in this folder. Other code tells what has happened, as a value
+//! ([`event::Event`]).
 
 extern crate std;
 
+pub(super) mod event;
+pub(super) mod gin;
+pub(super) mod life;
+pub(super) mod network;
 pub(super) mod news;
+pub(super) mod ports;
 mod rail_end;
 pub(super) mod rail_news;
+pub(super) mod settings;
 pub(super) mod silence;
 pub mod stall;
 pub(super) mod stalls;

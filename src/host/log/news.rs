@@ -54,8 +54,8 @@ pub(in crate::host) fn note(note: Note) {
         Note::Stopped { peer, silent } => say_of(
             Level::Warning,
             format_args!(
-                "{peer} has not answered for {} ms: its process is stopped or does not get a \
-                 processor, or its host cannot be reached; its requests stay",
+                "{peer} has not answered for {} ms: its process is stopped or gets no processor, \
+                 or its host cannot be reached; requests with it stay open",
                 silent.0 / 1_000_000
             ),
         ),
@@ -64,8 +64,8 @@ pub(in crate::host) fn note(note: Note) {
         Note::Stalled { peer, silent } => say_of(
             Level::Warning,
             format_args!(
-                "{peer} answers, but its host has acknowledged nothing of one connection for {} \
-                 ms: packets of that connection are lost on the way, and it has ended",
+                "{peer} answers, but its host has acknowledged nothing on one connection for {} \
+                 ms: packets are lost on the way; that connection has ended",
                 silent.0 / 1_000_000
             ),
         ),
@@ -107,10 +107,10 @@ pub(in crate::host) fn heap_not_mapped(bytes: u64) {
     say_of(
         Level::Warning,
         format_args!(
-            "the address space of this process has no room for the heap of a peer, {bytes} bytes \
-             (ulimit -v): its memory is not read in place, but through the kernel or in two \
-             copies, which is slower; a smaller heap_bytes (CROSSTIE_HEAP_BYTES) on all ranks of \
-             this host leaves room"
+            "the address space of this process (ulimit -v) has no room for the heap of a peer, \
+             {bytes} bytes; its memory is read through the kernel or in two copies, which is \
+             slower; a smaller heap_bytes (CROSSTIE_HEAP_BYTES) on all ranks of this host leaves \
+             room"
         ),
     );
 }
@@ -122,9 +122,9 @@ pub(in crate::host) fn not_sealed(errno: Errno) {
         say_of(
             Level::Warning,
             format_args!(
-                "peers of this host get shared memory that they could write and should only read: \
-                 the kernel cannot seal it ({errno}; Linux 5.1 can); where peers are not trusted, \
-                 CROSSTIE_RAILS=tcp shares none"
+                "peers of this host could write shared memory that they should only read: the \
+                 kernel cannot seal it ({errno}; Linux 5.1 can); if peers are not trusted, set \
+                 CROSSTIE_RAILS=tcp"
             ),
         );
     }
@@ -149,9 +149,9 @@ fn shared_refused(code: i32) {
     say_of(
         Level::Warning,
         format_args!(
-            "shared memory: the kernel refuses what it needs since this endpoint was opened \
-             ({why}), as a filter of system calls does; peers of this host are reached over TCP, \
-             where both sides allow it"
+            "shared memory: the kernel granted it when this endpoint was opened, and refuses it \
+             now ({why}), as a filter of system calls does; peers of this host are reached over \
+             TCP, where both sides allow it"
         ),
     );
 }
@@ -177,8 +177,8 @@ fn large_lost(peer: &Peer, lane: u8, packet_bytes: u32) {
     say_of(
         Level::Warning,
         format_args!(
-            "rail {lane} to {peer}: large packets are lost and small ones pass, so the path has \
-             most likely a smaller MTU than the {packet_bytes} bytes that this host sends; set the \
+            "rail {lane} to {peer}: large packets are lost and small ones pass; the MTU of the \
+             path is probably smaller than the {packet_bytes} bytes that this host sends; set the \
              same MTU on both hosts and all switches between them"
         ),
     );
@@ -188,8 +188,8 @@ fn pair_awaited(peer: &Peer, lane: u8, silent: Span) {
     say_of(
         Level::Info,
         format_args!(
-            "rail {lane} to {peer} has no second end yet: for {} ms the peer has told none; its \
-             port is down or refuses, which its log says, or its program does not call the library",
+            "rail {lane} to {peer} is not connected yet: the peer has not answered for {} ms; its \
+             port is down or refuses (see its log), or its program does not call the library",
             silent.0 / 1_000_000
         ),
     );
@@ -207,7 +207,7 @@ pub(in crate::host) fn say_of(level: Level, text: fmt::Arguments<'_>) {
     say_by(log::say, level, text);
 }
 
-fn say_by(say: fn(Level, &str), level: Level, text: fmt::Arguments<'_>) {
+pub(super) fn say_by(say: fn(Level, &str), level: Level, text: fmt::Arguments<'_>) {
     let mut bytes = [0; SENTENCE_BYTES_MAX];
     let mut buffer = TextBuffer::new(&mut bytes);
     let _ = buffer.write_fmt(text);
@@ -299,9 +299,8 @@ pub(in crate::host) fn listening(handle: &ListenHandle) {
         say_of(
             Level::Warning,
             format_args!(
-                "listening{at} alone: other hosts cannot connect, since no other interface that \
-                 is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address beside link-local IPv6 \
-                 ones"
+                "listening{at} alone: other hosts cannot connect; no other interface that is up \
+                 and chosen (CROSSTIE_SOCKET_IFNAME) has an address, link-local IPv6 ones aside"
             ),
         );
     }
@@ -324,8 +323,8 @@ pub(in crate::host) fn closed_on_messages(peer: &str, waited: Span) {
     say_of(
         Level::Warning,
         format_args!(
-            "the connection with {peer} was closed on messages that had not reached it after {} \
-             ms, and may be lost: their requests had ended",
+            "the connection with {peer} was closed while messages were still on their way after {} \
+             ms; they may be lost, although their requests have ended",
             waited.0 / 1_000_000
         ),
     );

@@ -14,9 +14,9 @@ use core::fmt;
 use core::net::SocketAddr;
 
 /// What a queue pair says that never heard of its peer: an address that somebody answers for.
-const NOBODY_ANSWERS: &str = "; no device at the peer's address acknowledges a packet: has \
-                              another host that address, do the partition keys differ, or does \
-                              UDP port 4791 of RoCE not pass?";
+const NOBODY_ANSWERS: &str = "; no device at the peer's address acknowledges a packet: another \
+                              host may have that address, the partition keys may differ, or UDP \
+                              port 4791 (RoCE) may be blocked";
 
 /// A rail of a connection in words.
 pub(in crate::host) struct RailAt<'a> {
@@ -102,7 +102,7 @@ impl fmt::Display for Loss {
                 write!(f, "the provider's code {code}")?;
             }
             (0, libc::ENETDOWN) if self.rail == ConnectionRail::Tcp => {
-                f.write_str("the interface of its address here has no carrier, or is down")?;
+                f.write_str("the interface of its local address has no carrier, or is down")?;
             }
             (0, libc::EBADMSG) if self.rail == ConnectionRail::Tcp => {
                 f.write_str(
@@ -114,23 +114,23 @@ impl fmt::Display for Loss {
         }
         if self.short_alone {
             f.write_str(
-                "; short messages pass and long ones do not: is the MTU the same in all switches?",
+                "; short messages pass and long ones do not: a switch may have a smaller MTU",
             )?;
         }
         if self.is_new && self.rail == ConnectionRail::Verbs && self.code == libc::ETIMEDOUT {
             f.write_str(if self.short_alone { "" } else { NOBODY_ANSWERS })?;
         }
-        // what has no port any more is not connected again
-        let again = match (self.is_gone, self.is_new) {
-            (true, _) => "",
-            (false, false) => ", it is connected again",
-            (false, true) => ", it is tried again",
-        };
         match self.others {
-            0 => f.write_str("; no other is in use"),
-            1 => write!(f, "; 1 other goes on{again}"),
-            others => write!(f, "; {others} others go on{again}"),
+            0 => return f.write_str("; no other rail is in use"),
+            1 => f.write_str("; 1 other rail goes on")?,
+            others => write!(f, "; {others} other rails go on")?,
         }
+        // what has no port any more is not connected again
+        f.write_str(match (self.is_gone, self.is_new) {
+            (true, _) => "",
+            (false, false) => ", and this one is connected again",
+            (false, true) => ", and this one is tried again",
+        })
     }
 }
 
@@ -208,8 +208,8 @@ mod tests {
         let said = std::format!("{at} {}", Loss { code: libc::ECANCELED, error, ..LOST });
         assert_eq!(
             said,
-            "rail 1 to ring over libfabric, efa efa0, was lost: errno 125, operation canceled \
-             (the provider's code -7); 1 other goes on, it is connected again"
+            "rail 1 to ring over libfabric, efa efa0, was lost: errno 125, operation canceled (the \
+             provider's code -7); 1 other rail goes on, and this one is connected again"
         );
     }
 
@@ -223,11 +223,11 @@ mod tests {
         assert_eq!(
             said,
             "was lost: the rail is out of use: of the vendor's poll, more bytes than a message may \
-             have; 1 other goes on"
+             have; 1 other rail goes on"
         );
         let code = libc::ENODEV;
         let said = Loss { rail: ConnectionRail::Verbs, code, is_gone: true, ..LOST }.to_string();
-        assert!(said.ends_with("; 1 other goes on"), "{said}");
+        assert!(said.ends_with("; 1 other rail goes on"), "{said}");
     }
 
     /// A rail of a vendor's has no stream.

@@ -15,10 +15,10 @@ pub(in crate::host) fn resumed(peer: &Peer, silent: Span, owed: Span) {
     say_of(
         Level::Warning,
         format_args!(
-            "{peer} answers again: its host lived, and its process did not run for {} ms at \
-             least, stopped or without a processor (nothing had come of it for {} ms)",
-            owed.0 / 1_000_000,
-            silent.0 / 1_000_000
+            "{peer} answers again after {} ms: its host was alive, but its process did not run for \
+             at least {} ms; it was stopped, or got no processor",
+            silent.0 / 1_000_000,
+            owed.0 / 1_000_000
         ),
     );
 }
@@ -28,7 +28,7 @@ pub(in crate::host) fn paused(late: Span) {
     say_of(
         Level::Warning,
         format_args!(
-            "this process did not run for {} ms at least: it was stopped, or got no processor; \
+            "this process did not run for at least {} ms: it was stopped, or got no processor; \
              peers may have reported it as silent",
             late.0 / 1_000_000
         ),
@@ -42,8 +42,8 @@ pub(in crate::host) fn carriers_unknown(code: i32) {
         say_of(
             Level::Warning,
             format_args!(
-                "interfaces: the kernel does not tell which have lost their carrier ({}); a rail \
-                 over one is lost when it has been silent for too long",
+                "interfaces: the kernel does not say which have lost their carrier ({}); a rail \
+                 over such an interface fails later, when it has been silent for too long",
                 Errno(code)
             ),
         );
@@ -57,8 +57,8 @@ pub(in crate::host) fn unchecked(peer: &Peer) {
         say_of(
             Level::Warning,
             format_args!(
-                "{peer} is of a version that cannot check what it reads over TCP: with it, and \
-                 others of its version, CROSSTIE_CHECKSUM=1 has no effect"
+                "{peer} has a version without checksums over TCP; CROSSTIE_CHECKSUM=1 has no \
+                 effect with peers of that version"
             ),
         );
     }

@@ -342,10 +342,9 @@ pub fn describe(
     let status: &Status = &ours.status;
     if status.flags & STATUS_FRESH == 0 {
         match status.silent_ms {
-            u32::MAX => writeln!(
-                out,
-                "  its program has made no call of progress since it was asked what is open"
-            )?,
+            u32::MAX => {
+                writeln!(out, "  its program has made no call of progress since it was asked")?
+            }
             ms => writeln!(out, "  its program made its last call of progress {ms} ms ago")?,
         }
     }
@@ -360,7 +359,7 @@ pub fn describe(
         Answer::NotAsked | Answer::Asked(_) | Answer::Cannot => {
             writeln!(out, "  the peer cannot be asked")
         }
-        Answer::Silent(_) => writeln!(out, "  the peer says nothing"),
+        Answer::Silent(_) => writeln!(out, "  the peer does not answer"),
         Answer::Said(theirs) => {
             writeln!(out, "  {}", Side(theirs))?;
             for request in [&theirs.send, &theirs.receive] {

@@ -146,7 +146,7 @@ impl NoNic {
         let domains = domains.join(",");
         let provider = settings.provider.as_ref().map(of);
         match (self, provider) {
-            (NoNic::NotWanted, _) => "nobody asks for libfabric, and no NIC needs it".into(),
+            (NoNic::NotWanted, _) => "no setting asks for libfabric, and no NIC needs it".into(),
             (NoNic::Error(error), _) => match &settings.library {
                 // who cannot load it names it
                 Some(file) if !matches!(error, OpenError::Library(LoadError::Missing(..))) => {
@@ -159,13 +159,16 @@ impl NoNic {
                  {what}"
             ),
             (NoNic::NoProvider(what), None) => {
-                format!("no provider of a NIC; {what}, and CROSSTIE_OFI_PROVIDER names one")
+                format!("no provider of a NIC; {what}; CROSSTIE_OFI_PROVIDER can name one")
             }
             (NoNic::NoDomain(what), _) if !domains.is_empty() => {
                 format!("no domain of CROSSTIE_OFI_DOMAINS={domains} is there; {what}")
             }
             (NoNic::NoDomain(what), _) => {
-                format!("those that every host has must be named (CROSSTIE_OFI_DOMAINS); {what}")
+                format!(
+                    "domains over lo and docker are used only where CROSSTIE_OFI_DOMAINS names \
+                     them; {what}"
+                )
             }
         }
     }
@@ -220,7 +223,7 @@ impl Settings {
     pub fn missing_words(&self, nics: &[Nic]) -> Option<String> {
         let names = self.missing_domains(|name| nics.iter().any(|nic| *nic.domain == *name));
         let provider = nics.first().filter(|_| !names.is_empty())?.provider.to_string_lossy();
-        Some(format!("CROSSTIE_OFI_DOMAINS names domains that {provider} has not: {names}"))
+        Some(format!("CROSSTIE_OFI_DOMAINS names domains that {provider} does not have: {names}"))
     }
 
     /// Which settings are passed over where nobody asks for libfabric, and it is not used; a
@@ -315,8 +318,8 @@ mod tests {
         let said = NoNic::NoProvider("libfabric has shm".into()).words(&asked);
         assert_eq!(
             said,
-            "there is no provider psm3 that can carry a rail (CROSSTIE_OFI_PROVIDER); \
-             libfabric has shm"
+            "there is no provider psm3 that can carry a rail (CROSSTIE_OFI_PROVIDER); libfabric \
+             has shm"
         );
         let asked = Settings { domains: vec![c"eth9".to_owned(), c"eth8".to_owned()], ..asked };
         let said = NoNic::NoDomain("libfabric has tcp over lo".into()).words(&asked);

@@ -20,17 +20,17 @@ impl fmt::Display for Complaint {
         match self {
             Complaint::Unfenced(waited) => write!(
                 f,
-                "is not fenced after {} ms: it is given up or closed, and nobody has said that \
-                 nothing of the peer's comes any more, and of ours goes. Requests wait, and end \
-                 with Unfenced, their memory registered; who closes waits; until it is known, or \
-                 the rail reaches nobody else and is opened anew",
+                "is not fenced after {} ms: it has failed or is closed, and operations of either \
+                 side may still arrive. Its requests wait, or end with Unfenced and their memory \
+                 stays registered. A close waits, too: for the fence, or until the rail has no \
+                 other peer and is opened again",
                 waited.0 / 1_000_000
             ),
             Complaint::Refused(silent) => write!(
                 f,
-                "takes nothing: for {} ms its library has refused whatever was posted to the peer, \
-                 and ended nothing, although the peer's program polls. Messages wait for it \
-                 (CROSSTIE_OFI_SILENCE_MS has such a peer given up)",
+                "takes nothing: for {} ms its library has refused every operation to the peer, and \
+                 ended none, although the peer's program polls. Messages wait; \
+                 CROSSTIE_OFI_SILENCE_MS gives such a peer up",
                 silent.0 / 1_000_000
             ),
         }

@@ -210,8 +210,8 @@ impl fmt::Display for OpenError {
             OpenError::Buffers(errno) => write!(f, "no room for the rail's buffers: {errno}"),
             OpenError::Completions { wanted, most } => write!(
                 f,
-                "the libfabric provider has no queue for {wanted} completions, as so many peers \
-                 want it: it has one for {most}"
+                "the libfabric provider has no queue for {wanted} completions, which so many peers \
+                 need; it has one for {most}"
             ),
             OpenError::Refused(step, code) => refused(f, *step, *code),
         }
@@ -242,7 +242,9 @@ impl fmt::Display for PeerOpenError {
                 f.write_str("the two ends are of different libfabric providers")
             }
             PeerOpenError::RailLost => f.write_str("the endpoint has failed"),
-            PeerOpenError::Again => f.write_str("the last peer of that number is owed a word"),
+            PeerOpenError::Again => {
+                f.write_str("the last peer of that number still awaits an answer")
+            }
             PeerOpenError::Refused(step, code) => refused(f, *step, *code),
         }
     }

@@ -55,8 +55,8 @@ impl fmt::Display for ErrorReport {
         }
         if self.cuts_words {
             return f.write_str(
-                "its provider says that words of 8 bytes go with writes (cq_data_size), and \
-                 delivers 4 of them; words go as messages from now on",
+                "its provider promises words of 8 bytes with writes (cq_data_size), but delivers 4 \
+                 bytes; words go as messages from now on",
             );
         }
         write!(f, "{}", super::sys::Code(self.code))?;

@@ -31,13 +31,12 @@ impl fmt::Display for PortOpenError {
         match self {
             PortOpenError::Refused { code, peers, regions } => write!(
                 f,
-                "its open, which was asked for peers_max {peers} and regions_max {regions}, \
-                 refused with code {code}"
+                "its open refused peers_max {peers} and regions_max {regions} with code {code}"
             ),
             PortOpenError::Caps(error) => {
                 write!(f, "its caps contradict themselves: {}", error.words())
             }
-            PortOpenError::Small(what) => write!(f, "its caps are too little for a lane: {what}"),
+            PortOpenError::Small(what) => write!(f, "its caps are too small for a rail: {what}"),
             PortOpenError::Block => f.write_str("no room for its records"),
         }
     }
@@ -84,14 +83,17 @@ pub struct Unended {
 impl fmt::Display for Unended {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let (waited, count) = (self.waited.0 / 1_000_000, self.count);
-        write!(f, "is not fenced after {waited} ms: it is given up or closed, and its provider ")?;
+        write!(
+            f,
+            "is not fenced after {waited} ms: it has failed or is closed, and its provider "
+        )?;
         match self.is_refused {
-            true => f.write_str("says of its fence that it cannot be taken yet. ")?,
-            false => write!(f, "has not said of {count} operations and fences that they ended. ")?,
+            true => f.write_str("still refuses its fence. ")?,
+            false => write!(f, "has not ended {count} operations and fences. ")?,
         }
         f.write_str(
-            "Requests wait, and end with Unfenced, their memory registered; who closes waits; \
-             until it does",
+            "Its requests wait, or end with Unfenced and their memory stays registered. A close \
+             waits for the fence, too",
         )
     }
 }

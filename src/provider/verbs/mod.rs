@@ -192,12 +192,10 @@ impl Step {
             Step::Buffers => "buffers cannot be registered",
             Step::QueuePair => "the device gives no queue pair",
             Step::Receives => "the queue pair takes no receives",
-            Step::Init => "the queue pair does not take the port or the partition",
-            Step::Extensions => {
-                "the queue pair does not take the extensions (CROSSTIE_IB_ECE_ENABLE=0)"
-            }
-            Step::ReadyToReceive => "the queue pair does not take the way to the peer",
-            Step::ReadyToSend => "the queue pair does not begin to send",
+            Step::Init => "the queue pair refuses the port or the partition",
+            Step::Extensions => "the queue pair refuses the extensions (CROSSTIE_IB_ECE_ENABLE=0)",
+            Step::ReadyToReceive => "the queue pair refuses the path to the peer",
+            Step::ReadyToSend => "the queue pair cannot start to send",
         }
     }
 }
@@ -289,18 +287,18 @@ impl fmt::Display for PeerOpenError {
                     f,
                     "the GID of this side's port, {ours}, is of {}, and the peer's, {theirs}, of \
                      {}: RoCE v2 packets are of one family (CROSSTIE_IB_ADDR_FAMILY must be the \
-                     same on both sides, and where CROSSTIE_IB_GID_INDEX is set, a GID of that \
-                     family at that place)",
+                     same on both sides; a GID that CROSSTIE_IB_GID_INDEX chooses must have that \
+                     family)",
                     of(ours),
                     of(theirs)
                 )
             }
             PeerOpenError::Receives(count) => {
-                write!(f, "the peer keeps {count} receives posted, and {RECEIVES} are counted on")
+                write!(f, "the peer keeps {count} receives posted, but {RECEIVES} are needed")
             }
             PeerOpenError::RailLost => f.write_str("the device or its GID has gone"),
             PeerOpenError::NoAnswer => {
-                f.write_str("nobody answers for the address of the peer's port")
+                f.write_str("no host answers for the address of the peer's port")
             }
             PeerOpenError::Refused(step, errno) => refused(f, *step, *errno),
         }

@@ -74,7 +74,7 @@ pub fn devices() -> Result<Vec<String>, String> {
     let library = Library::load().map_err(|error| std::format!("{error}"))?;
     let mut names = Vec::new();
     let listed = Device::each(library, |_, name| names.push(String::from(name)));
-    listed.map_err(|errno| std::format!("the list of RDMA devices cannot be had: {errno}"))?;
+    listed.map_err(|errno| std::format!("the RDMA devices cannot be listed: {errno}"))?;
     match names.is_empty() {
         true => Err(String::from("no RDMA device on this host")),
         false => Ok(names),

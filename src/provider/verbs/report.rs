@@ -46,7 +46,7 @@ pub const fn status_words(status: i32) -> &'static str {
         n::WC_LOC_QP_OP_ERR => "the queue pair cannot do this",
         n::WC_LOC_PROT_ERR => "memory of this side is not registered for this",
         n::WC_WR_FLUSH_ERR => "the queue pair had failed before",
-        n::WC_BAD_RESP_ERR => "the peer answered what nobody had asked",
+        n::WC_BAD_RESP_ERR => "the peer sent an answer without a request",
         n::WC_LOC_ACCESS_ERR => "the peer may not touch this memory",
         n::WC_REM_INV_REQ_ERR => "the peer's device did not understand the request",
         n::WC_REM_ACCESS_ERR => "the peer's memory is not registered for this",

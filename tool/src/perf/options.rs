@@ -36,8 +36,8 @@ process and `crosstie perf --listen` there. WHAT is any of:
   bandwidth   several messages outstanding
   rate        short messages per second, 32 outstanding
   setup       how long connections take, and what memory they need
-  socket      a bare TCP socket of this host in our place: those of latency, rate and bandwidth
-              that stand beside it, else all three
+  socket      a bare TCP socket of this host instead of crosstie: latency, rate and bandwidth,
+              or those of them that are named beside it
   pair        loopback0 only: one receive, one send and their tests
   all         latency, bandwidth, rate and setup; the default
 
@@ -56,8 +56,8 @@ pub fn command() -> Command {
     let chaos = flag(
         "chaos",
         "kill TCP rails of two processes from outside while messages flow both ways\n\
-         and every byte is verified; one line of verdict last (status 1: failed;\n\
-         77: this system does not let it)",
+         and every byte is verified; the last line is the verdict (status 1: failed;\n\
+         77: this system does not allow it)",
     );
     Command::new("perf")
         .about("Measures latency, bandwidth, message rate and set-up between two processes")
@@ -92,9 +92,9 @@ fn messages() -> Vec<Arg> {
                   (default both; rate: shared; tcp0: private)";
     let one_buffer = "all outstanding messages use one buffer, as ucx_perftest and\n\
                       fi_pingpong do; by default each has its own";
-    let rails = "rails of each connection, 1 to 8: of TCP, or of TCP and of ports of RDMA\n\
-                 or libfabric where there are some (default: one for each address\n\
-                 with one of the peer's in its subnet, 2 at most);\n\
+    let rails = "rails of each connection, 1 to 8: of TCP, and of RDMA ports or\n\
+                 libfabric if there are any (default: one for each address that has\n\
+                 one of the peer in its subnet, 2 at most);\n\
                  with --chaos 2 to 8 (default 2)";
     vec![
         option("sizes", "LIST", sizes).value_parser(|text: &str| sizes_parse(text, SIZE_MAX)),
@@ -127,7 +127,7 @@ fn ranks() -> Vec<Arg> {
 /// How long, what is checked, and how it is shown.
 fn checks_and_output() -> Vec<Arg> {
     let time = "time for each line of the result (default 0.4); when it is over,\n\
-                what is under way is the last";
+                the messages under way are the last";
     let verify = "check every byte of some messages, outside the timed part";
     let inside = "check every byte of every message, inside the timed part";
     vec![
@@ -297,7 +297,7 @@ impl Options {
             return Err(refused("--device", "loopback0 leads to no other process"));
         }
         if self.measures.contains(&Measure::Socket) {
-            return Err("`socket` is measured within a host".into());
+            return Err("`socket` measures within a host".into());
         }
         if self.verify == Verify::No && !self.one_buffer {
             self.verify = Verify::Outside;

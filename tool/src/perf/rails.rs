@@ -38,7 +38,8 @@ pub fn table(rails: &[RailView]) -> String {
         );
     }
     let legend = "rails of the first connection: bytes of long messages that the measuring process \
-                  sent on each,\nhow often it failed, and came up behind the connection";
+                  sent on each,\n\
+                  how often it failed, and how often it came up after the connection";
     format!("\n{legend}\n{}", table.text())
 }
 

@@ -49,7 +49,7 @@ impl Server {
     pub fn find(place: &Place) -> Result<Server, Failure> {
         let addresses = (place.host.as_str(), place.port).to_socket_addrs().map_err(|error| {
             let known = options::measures_known();
-            format!("`{}` is no host ({error}), nor is it measured: {known}", place.host)
+            format!("`{}` is neither a host ({error}) nor a thing to measure: {known}", place.host)
         })?;
         let mut why = String::from("the name has no address");
         for address in addresses {
@@ -117,7 +117,7 @@ pub fn serve(given: &ArgMatches) -> Result<(), Failure> {
     let options = given.ids().map(clap::Id::as_str).filter(|name| is_given(given, name));
     let more = options.into_iter().any(|name| !["listen", "warned", "what"].contains(&name));
     if more || operands.iter().any(|operand| operand.parse::<u16>().is_err()) {
-        log::line_write("option --listen: what else is given has no effect; the client decides");
+        log::line_write("option --listen: other options have no effect; the client decides");
     }
     write_out(&format!(
         "listening on port {} for {} s: crosstie perf HOST{}, where HOST is {}\n",

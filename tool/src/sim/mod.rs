@@ -43,8 +43,8 @@ what arrives with a plain oracle. A schedule that fails is printed with its seed
 `--seed S --schedules 1` runs it again.";
 
 const PEERS: &str = "\
-instead, an account of one endpoint that talks to N others: bytes, time to take the
-connections into use, a message on each, and what an idle call of progress costs";
+instead, measure one endpoint with N peers: its bytes, and the time for taking the
+connections into use, a message on each, and an idle call of progress";
 
 struct Options {
     seed: u64,
@@ -59,7 +59,11 @@ pub fn command() -> Command {
     Command::new("sim")
         .about("Runs simulated schedules with faults against a plain model")
         .long_about(ABOUT)
-        .arg(option("seed", "N", "the first schedule's").value_parser(from(0)).default_value("1"))
+        .arg(
+            option("seed", "N", "seed of the first schedule")
+                .value_parser(from(0))
+                .default_value("1"),
+        )
         .arg(option("schedules", "M", "").value_parser(from(1)).default_value("10000"))
         .arg(option("threads", "T", "default: one for each CPU, 8 at most").value_parser(from(1)))
         .arg(option("peers", "N", PEERS).value_parser(peers).conflicts_with_all([

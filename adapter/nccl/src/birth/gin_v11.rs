@@ -168,7 +168,10 @@ pub unsafe extern "C" fn reg_mr_sym(
             return Err(Fault::Argument);
         }
         if kind != PTR_CUDA {
-            log::warn(&format!("GIN registration: memory of kind {kind}; that of GPUs is wanted"));
+            log::warn(&format!(
+                "GIN registration: memory of kind {kind} is refused; only GPU memory can be \
+                 registered"
+            ));
             return Err(Fault::Argument);
         }
         // SAFETY: NULL, or of `connect` and not closed.

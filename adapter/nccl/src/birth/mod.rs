@@ -105,7 +105,7 @@ fn kind_of(kind: i32) -> Result<MemoryKind, Fault> {
         PTR_HOST => Ok(MemoryKind::Host),
         PTR_CUDA => Ok(MemoryKind::Cuda(0)), // the driver knows of which GPU
         _ => {
-            log::warn(&format!("memory of kind {kind} was to be registered; there is no such"));
+            log::warn(&format!("memory of kind {kind} is refused: there is no such kind"));
             Err(Fault::Argument)
         }
     }

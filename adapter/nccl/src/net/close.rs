@@ -189,7 +189,7 @@ impl Door {
         if state.contexts.len() >= most {
             if !std::mem::replace(&mut state.is_told, true) {
                 log::warn(&format!(
-                    "{most} closed connections wait for their peers; closing another waits until \
+                    "{most} closed connections wait for their peers; the next close waits until \
                      one of them has ended"
                 ));
             }
@@ -222,8 +222,8 @@ impl Door {
         match threads::start("crosstie-close", move || self.work(number)) {
             Ok(thread) => (state.thread, state.works) = (Some(thread), true),
             Err(error) => log::warn(&format!(
-                "cannot start a thread ({error}): what a closed connection has left is seen off by \
-                 a later close, or when the communicator ends"
+                "cannot start a thread ({error}): a later close, or the end of the communicator, \
+                 finishes what a closed connection has left"
             )),
         }
     }

@@ -98,7 +98,7 @@ impl Comm {
     ) -> Result<Box<Comm>, Fault> {
         let requests = Reserve::create(REQUESTS * size_of::<Request>()).map_err(|error| {
             log::warn(&format!(
-                "device {:?}: a connection has no memory for its requests ({error}); it is closed",
+                "device {:?}: no memory for the requests of a connection ({error}); it is closed",
                 device.name
             ));
             let _ = room.enter().endpoint().connection_stop(connection);
@@ -373,7 +373,7 @@ impl Request {
             (RequestError::Truncated, [length]) => {
                 let room = self.rooms[0].load(ORDER);
                 let both = format_args!(
-                    "{error:?}: the message has {length} bytes, and its receive room for {room}"
+                    "{error:?}: the message has {length} bytes, but its receive has room for {room}"
                 );
                 comm.tell(&both, fault.code());
             }
@@ -381,8 +381,8 @@ impl Request {
                 let rooms: Vec<_> = self.rooms.iter().map(|room| room.load(ORDER)).collect();
                 let rooms = &rooms[..lengths.len()];
                 let all = format_args!(
-                    "{error:?}: the group's messages have {lengths:?} bytes, and its receives room \
-                     for {rooms:?}"
+                    "{error:?}: the group's messages have {lengths:?} bytes, but its receives have \
+                     room for {rooms:?}"
                 );
                 comm.tell(&all, fault.code());
             }

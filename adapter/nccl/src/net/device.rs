@@ -266,8 +266,8 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
         Err(error) => {
             let why = error.to_string().replace(CHOICE, variable);
             let then = match crosstie::host::settings::environment().rails.shm {
-                true => "peers of this host alone can be reached, through shared memory",
-                false => "nobody can be reached, since CROSSTIE_RAILS leaves out shm",
+                true => "only peers of this host can be reached, through shared memory",
+                false => "no peer can be reached, since CROSSTIE_RAILS leaves out shm",
             };
             log::warn(&format!("{why}: {then}"));
             Ok(vec![without_interface(family)])

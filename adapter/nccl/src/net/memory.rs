@@ -30,7 +30,9 @@ pub unsafe fn register(
     let registered = unsafe { shared.register(address, Bytes(length as u64), kind) };
     let memory = registered.map_err(|error| {
         let why = match error {
-            RegisterError::Full => format!("{REGIONS_MAX} pieces are registered, and no more can"),
+            RegisterError::Full => {
+                format!("{REGIONS_MAX} regions are registered, which is the limit")
+            }
             other => format!("{other:?}"),
         };
         log::warn(&format!("{length} bytes of memory cannot be registered: {why}"));

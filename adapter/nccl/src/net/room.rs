@@ -79,10 +79,10 @@ fn traffic_class_text(device: &Device, class: i32) -> String {
     match (device.kind, u8::try_from(class)) {
         (_, Err(_)) => format!("{name}: traffic class {class} is ignored: it may be up to 255"),
         (Kind::Ports { .. }, Ok(_)) => {
-            format!("{name}: traffic class {class}, where no variable says another")
+            format!("{name}: traffic class {class}, unless a variable says another")
         }
         (Kind::Alone | Kind::Interfaces(_) | Kind::Nics { .. }, Ok(_)) => {
-            format!("{name}: traffic class {class} is ignored: it is of RDMA ports alone")
+            format!("{name}: traffic class {class} is ignored: only RDMA ports have one")
         }
     }
 }

@@ -61,7 +61,7 @@ impl Listener {
     fn alone(&self) -> Result<(), Fault> {
         let name = self.device.name.to_string_lossy();
         if context(self.context)?.is_strange() {
-            log::warn(&format!("{name}: nobody will connect: {STRANGE}"));
+            log::warn(&format!("{name}: no rank will connect: {STRANGE}"));
             return Err(Fault::Usage);
         }
         let (waiting, patience) = (&mut *locked(&self.waiting), patience());
@@ -69,9 +69,8 @@ impl Listener {
         if waited > patience && !waiting.told {
             waiting.told = true;
             log::warn(&format!(
-                "{name}: nobody has connected for {} ms to a listener that this rank waits at: the \
-                 other rank has not come to it yet, or it runs another network; set the plugin on \
-                 every rank (NCCL_NET_PLUGIN)",
+                "{name}: a listener of this rank has waited {} ms for a connection: the other rank \
+                 is late, or runs another network; set the plugin on every rank (NCCL_NET_PLUGIN)",
                 patience.as_millis()
             ));
         }
@@ -145,8 +144,8 @@ pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
 fn not_there(listener: u64) -> Fault {
     if listeners().swept.contains(&listener) {
         log::warn(
-            "a listener was closed because nobody had asked for it for long, as those of aborted \
-             communicators; it cannot be accepted from any more",
+            "a listener was closed, since it was not used for long (as in an aborted \
+             communicator); it accepts no connection any more",
         );
         return Fault::Usage;
     }
@@ -183,7 +182,7 @@ pub fn sweep(patience: Patience) {
     };
     for listener in gone {
         let name = listener.device.name.to_string_lossy();
-        log::info(&format!("{name}: a listener is closed that nobody has asked for long"));
+        log::info(&format!("{name}: a listener is closed, since it was not used for long"));
         let _ = listener.room.shared().listener_close(listener.id);
     }
     if let Some(context) = common() {

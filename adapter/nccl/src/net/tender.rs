@@ -121,8 +121,8 @@ impl Tender {
         match threads::start("crosstie-tender", move || self.work(number)) {
             Ok(thread) => (state.thread, state.works) = (Some(thread), true),
             Err(error) => log::warn(&format!(
-                "cannot start a thread ({error}): where sockets are full, what was sent may wait \
-                 for the next call"
+                "cannot start a thread ({error}): while sockets are full, sent data may wait for \
+                 the next call"
             )),
         }
     }

@@ -12,9 +12,9 @@ use crosstie::provider::verbs::settings;
 /// What variables of RDMA ports begin with.
 const OF_PORTS: &str = "NCCL_IB_";
 /// Why one of those has no effect that has no counterpart either.
-const UNKNOWN: &str = "nothing here is like it";
+const UNKNOWN: &str = "crosstie has no such setting";
 /// Why one has no effect whose counterpart is set.
-const OURS: &str = "is set, too, and counts";
+const OURS: &str = "is set, too, and takes precedence";
 
 /// Variables, and those that begin like them; why they have no effect.
 const UNHEARD: &[(&[&str], &str)] = &[
@@ -24,13 +24,10 @@ const UNHEARD: &[(&[&str], &str)] = &[
     ),
     (
         &["NCCL_IB_FIFO_TC", "NCCL_GIN_IB_TC"],
-        "control is on the queue pairs that data is on, whose class is NCCL_IB_TC",
+        "control uses the queue pairs of data, and these have the class of NCCL_IB_TC",
     ),
     (&["NCCL_IB_ROUTABLE_FLID_GID_INDEX"], "on InfiniBand GID 0 is used"),
-    (
-        &["NCCL_IB_USE_INLINE"],
-        "short data goes inside of its request, as far as the device has room for it",
-    ),
+    (&["NCCL_IB_USE_INLINE"], "short data goes inline, as far as the device has room for it"),
     (&["NCCL_IB_OOO_RQ"], "no device is asked to receive out of order"),
     (
         &["NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS", "NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME"],
@@ -42,10 +39,10 @@ const UNHEARD: &[(&[&str], &str)] = &[
     ),
     (&["NCCL_IB_DEVICE_PCI_ORDER"], "ports are always in the order of their PCI functions"),
     (&["NCCL_IB_QUERY_PORT_SPEED"], "the library is always asked for the speed"),
-    (&["NCCL_IB_MERGE_NICS"], "what NCCL asks to be merged is merged (NCCL_NET_MERGE_LEVEL)"),
+    (&["NCCL_IB_MERGE_NICS"], "devices are merged as NCCL asks (NCCL_NET_MERGE_LEVEL)"),
     (
         &["NCCL_IB_RESILIENCY_PORT_FAILOVER", "NCCL_IB_RESILIENCY_PORT_RECOVERY"],
-        "other rails always carry what was on a port that fails, and it comes back",
+        "when a port fails, other rails always carry its data, and the port comes back",
     ),
     (
         &["NCCL_IB_MQP_RETRY_ALL", "NCCL_IB_MQP_RETRY_CNT", "NCCL_IB_MQP_RETRY_SLEEP_MSEC"],
@@ -53,7 +50,7 @@ const UNHEARD: &[(&[&str], &str)] = &[
     ),
     (
         &["NCCL_IB_RETURN_ASYNC_EVENTS"],
-        "what a device tells of itself is always heard, and ends no request while a rail lives",
+        "a device's events are always read, and end no request while a rail works",
     ),
     (
         &[
@@ -64,7 +61,7 @@ const UNHEARD: &[(&[&str], &str)] = &[
         ],
         "GPU memory is not registered",
     ),
-    (&["NCCL_SOCKET_NTHREADS"], "CROSSTIE_TCP_THREADS says how many threads move what is long"),
+    (&["NCCL_SOCKET_NTHREADS"], "CROSSTIE_TCP_THREADS says how many threads move long messages"),
     (&["NCCL_NSOCKS_PERTHREAD"], "CROSSTIE_TCP_STREAMS says how many sockets a rail has"),
 ];
 
@@ -126,15 +123,15 @@ mod tests {
         assert_eq!(
             said(&pairs),
             [
-                "NCCL_IB_FIFO_TC=106 has no effect: control is on the queue pairs that data is \
-                 on, whose class is NCCL_IB_TC",
-                "NCCL_IB_RESILIENCY_PORT_FAILOVER_X=1 has no effect: other rails always carry \
-                 what was on a port that fails, and it comes back",
+                "NCCL_IB_FIFO_TC=106 has no effect: control uses the queue pairs of data, and \
+                 these have the class of NCCL_IB_TC",
+                "NCCL_IB_RESILIENCY_PORT_FAILOVER_X=1 has no effect: when a port fails, other \
+                 rails always carry its data, and the port comes back",
                 "NCCL_IB_SPLIT_DATA_ON_QPS=1 has no effect: how a message is cut depends on its \
                  length and on how busy the rails are",
-                "NCCL_IB_TIMEOT=22 has no effect: nothing here is like it",
+                "NCCL_IB_TIMEOT=22 has no effect: crosstie has no such setting",
                 "NCCL_SOCKET_NTHREADS=4 has no effect: CROSSTIE_TCP_THREADS says how many threads \
-                 move what is long",
+                 move long messages",
             ]
         );
     }
@@ -154,9 +151,9 @@ mod tests {
         assert_eq!(
             said(&[&pairs[..], &ours].concat()),
             [
-                "NCCL_IB_TC=106 has no effect: CROSSTIE_IB_TC is set, too, and counts",
+                "NCCL_IB_TC=106 has no effect: CROSSTIE_IB_TC is set, too, and takes precedence",
                 "NCCL_SOCKET_IFNAME=eth0 has no effect: CROSSTIE_SOCKET_IFNAME is set, too, and \
-                 counts",
+                 takes precedence",
             ]
         );
     }

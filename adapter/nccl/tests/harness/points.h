@@ -341,8 +341,8 @@ static void required(void) {
     CHECK(was_logged("2 NET/crosstie : no RDMA port can be used, and CROSSTIE_RAILS_REQUIRED names "
                      "verbs: no device opens ("));
     CHECK(was_logged(" no rail, and it will not open (CROSSTIE_RAILS_REQUIRED names verbs); "));
-    CHECK(was_logged("CROSSTIE_RAILS_REQUIRED names verbs, which CROSSTIE_RAILS, or its device, "
-                     "leaves out: this endpoint is not opened"));
+    CHECK(was_logged("CROSSTIE_RAILS_REQUIRED names verbs, which CROSSTIE_RAILS or the device "
+                     "leaves out; the endpoint is not opened"));
     CHECK(!was_logged("TCP rail to") && !was_logged("over TCP") && !was_logged("interfaces are"));
     OK(net_finalize(&net));
 }
@@ -363,7 +363,7 @@ static void nowhere_of_ours(void) {
     struct net net = started();
     CHECK(was_logged("2 NET/crosstie : CROSSTIE_SOCKET_IFNAME=nowhere matches no interface with an "
                      "address; there are "));
-    CHECK(was_logged(": nobody can be reached, since CROSSTIE_RAILS leaves out shm"));
+    CHECK(was_logged(": no peer can be reached, since CROSSTIE_RAILS leaves out shm"));
     CHECK(was_logged("it will not open (CROSSTIE_RAILS leaves out all that it has); "));
     OK(net_finalize(&net));
 }
@@ -373,7 +373,7 @@ static void nowhere(void) {
     CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME") && !setenv("NCCL_SOCKET_IFNAME", "nowhere", 1));
     struct net net = started();
     CHECK(was_logged(" NCCL_SOCKET_IFNAME=nowhere matches no interface"));
-    CHECK(was_logged(": peers of this host alone can be reached, through shared memory"));
+    CHECK(was_logged(": only peers of this host can be reached, through shared memory"));
     CHECK(!was_logged("CROSSTIE_SOCKET_IFNAME"));
     /* and what it leaves is what the device has: no address stands in a handle */
     unsigned char handle[HANDLE];

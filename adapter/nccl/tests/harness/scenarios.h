@@ -209,7 +209,7 @@ static void oversize(void) {
         void *next = recv_one(&net, pair.recv, memory + 100, 100, 1, in);
         int size = 0;
         CHECK(finish(&net, small, &size) == USAGE);
-        CHECK(was_logged("Truncated: the message has 1000 bytes, and its receive room for 10"));
+        CHECK(was_logged("Truncated: the message has 1000 bytes, but its receive has room for 10"));
         OK(finish(&net, next, &size));
         CHECK(size == 50);
         verify(memory + 100, 50, 2);
@@ -1069,7 +1069,7 @@ static void left_registered(void) {
         while (count < MOST && (rc = net_reg(&net, pair.send, bytes, 8, HOST_MEMORY, &memory)) == 0)
             count++;
         CHECK(rc != SUCCESS && count > 1000);
-        CHECK(strstr(logged, "4096 pieces are registered"));
+        CHECK(strstr(logged, "4096 regions are registered"));
         counts[round] = count;
         meet();
         part(&net, pair);
@@ -1088,7 +1088,7 @@ static void settings(void) {
     CHECK(!setenv("NCCL_SOCKET_IFNAME", "=lo", 1));
     CHECK(!setenv("NCCL_IB_FIFO_TC", "106", 1) && !setenv("NCCL_IB_SPLIT_DATA_ON_QPS", "1", 1));
     struct net net = started();
-    CHECK(was_logged("3 NET/crosstie : NCCL_IB_FIFO_TC=106 has no effect: control is on the "));
+    CHECK(was_logged("3 NET/crosstie : NCCL_IB_FIFO_TC=106 has no effect: control uses the "));
     CHECK(was_logged("3 NET/crosstie : NCCL_IB_SPLIT_DATA_ON_QPS=1 has no effect: how a message "));
     unsigned char raw[192];
     int count = 0;

@@ -79,7 +79,7 @@ static void end_beside_another(struct net *net) {
         OK(net_finalize(&other));
     }
     CHECK(!pthread_join(ending, NULL));
-    CHECK(was_logged(" was closed on messages that had not reached it after "));
+    CHECK(was_logged(" was closed while messages were still on their way after "));
     forget_log();
     CHECK(net_connect(&other, 0, strange, &comm, NULL) && !comm);
     CHECK(was_logged("2 NET/crosstie : "));

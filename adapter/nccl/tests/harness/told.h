@@ -15,7 +15,7 @@ static void hints(void) {
 static void classes(void) {
     static const int asked[] = {-1, 106, 300};
     static const char *const said[] = {NULL,
-        "3 NET/crosstie : lo: traffic class 106 is ignored: it is of RDMA ports alone",
+        "3 NET/crosstie : lo: traffic class 106 is ignored: only RDMA ports have one",
         "3 NET/crosstie : lo: traffic class 300 is ignored: it may be up to 255"};
     for (int i = 0; i < 3; i++) {
         net_class = asked[i];

@@ -41,7 +41,7 @@ impl Code {
         Some(match self.0 {
             256 => "an error without a name",
             257 => "too little room",
-            258 => "it is in no state for this",
+            258 => "its state does not allow this",
             260 => "flags that it does not know",
             264 => "the checksum is wrong",
             265 => "the message was cut",
@@ -60,8 +60,8 @@ impl fmt::Display for Code {
         match self.0 {
             0..256 => crate::memory::Errno(self.0).fmt(f),
             _ if *self == Code::MISCOUNT => f.write_str(
-                "the completion queue said that it gave more than there was room for, so that \
-                 what it gave cannot be known",
+                "the completion queue claims more entries than there was room for, so that none \
+                 can be trusted",
             ),
             code => {
                 write!(f, "libfabric's code {code}")?;

@@ -86,8 +86,8 @@ impl fmt::Display for HcaError {
             }
             HcaError::Port(name) => write!(
                 f,
-                "in {name}, no port from 1 to 255 follows the colon (a name with a port means \
-                 that one alone: several ports are as many names)"
+                "in {name}, no port from 1 to 255 follows the colon (for several ports, give \
+                 several names)"
             ),
             HcaError::Cabling(name) => {
                 write!(f, "in {name}, no rail and plane from 0 to {PLACE_MAX} follow the port")

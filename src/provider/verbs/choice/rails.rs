@@ -180,8 +180,8 @@ impl fmt::Display for Apart<'_> {
         let shares = |our: &RailEnd| self.theirs.iter().any(|it| our.subnet_with(it).is_some());
         let why = match self.ours.iter().any(shares) {
             true => {
-                "of those in a common subnet each has an address that both sides have, and that \
-                 leads to whoever asks"
+                "in each common subnet both sides have the same address, which leads back to the \
+                 host that uses it"
             }
             false => "no subnet in common",
         };

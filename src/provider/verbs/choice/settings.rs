@@ -381,9 +381,9 @@ fn range_fits(gid: &GidRule) -> Result<(), &'static str> {
     match gid.range {
         Some(range) if Family::of(range.ip) != family => Err(match family {
             Family::V4 => {
-                "it is of IPv6, and IPv4 is used where NCCL_IB_ADDR_FAMILY asks for no other"
+                "it is of IPv6, but IPv4 is used unless NCCL_IB_ADDR_FAMILY asks for IPv6"
             }
-            Family::V6 => "it is of IPv4, and IPv6 is asked for",
+            Family::V6 => "it is of IPv4, but NCCL_IB_ADDR_FAMILY asks for IPv6",
         }),
         Some(_) | None => Ok(()),
     }
@@ -587,12 +587,12 @@ mod tests {
         assert_eq!(of(theirs(v4), &[]), None);
         assert_eq!(of(theirs(v6), &[("NCCL_IB_ADDR_FAMILY", inet6)]), None);
         assert_eq!(of(theirs(v6), &[("CROSSTIE_IB_ADDR_FAMILY", inet6)]), None);
-        let other = "NCCL_IB_ADDR_RANGE=fd00::/16 is ignored: it is of IPv6, and IPv4 is used \
-                     where NCCL_IB_ADDR_FAMILY asks for no other";
+        let other = "NCCL_IB_ADDR_RANGE=fd00::/16 is ignored: it is of IPv6, but IPv4 is used \
+                     unless NCCL_IB_ADDR_FAMILY asks for IPv6";
         assert_eq!(of(theirs(v6), &[]).as_deref(), Some(other));
         assert_eq!(of(theirs(v6), &[("NCCL_IB_ADDR_FAMILY", inet)]).as_deref(), Some(other));
         let other = of(theirs(v4), &[("NCCL_IB_ADDR_FAMILY", inet6)]);
-        let words = "it is of IPv4, and IPv6 is asked for";
+        let words = "it is of IPv4, but NCCL_IB_ADDR_FAMILY asks for IPv6";
         assert!(other.as_ref().is_some_and(|it| it.contains(words)), "{other:?}");
         // ours is the range that is meant, whatever the family
         assert_eq!(of(("CROSSTIE_IB_ADDR_RANGE", v6), &[]), None);

@@ -45,7 +45,7 @@ const STATUS_FAILED: i32 = 1;
 const TIMES: [&str; 5] = [
     "to the first message after it",
     "until a message begun after it is there",
-    "until the rail is missed",
+    "until the loss is noticed",
     "until the rail is in use again",
     "until the rail carries bytes again",
 ];
@@ -127,7 +127,8 @@ fn settings_check() -> Result<(), Failure> {
         true => Ok(()),
         false => {
             let rails = Variables::of_process().text("CROSSTIE_RAILS").unwrap_or_default();
-            let why = format!("CROSSTIE_RAILS={rails} leaves no TCP rail, and it kills those");
+            let why =
+                format!("CROSSTIE_RAILS={rails} leaves no TCP rail, and chaos kills TCP rails");
             Err(refused("--chaos", &why))
         }
     }
