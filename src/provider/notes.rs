@@ -8,6 +8,7 @@ use crate::fabric::{LINE_BYTES, Line, RailKey};
 
 extern crate std;
 
+use std::collections::VecDeque;
 use std::vec::Vec;
 
 /// What a note says is its rail's business.
@@ -23,10 +24,9 @@ const WAITING_MAX: usize = 128;
 /// The notes that have come, oldest first.
 #[derive(Debug)]
 pub struct Notes {
-    /// A ring of places; none where no notes are taken.
-    places: Vec<(PeerIndex, Note)>,
-    first: usize,
-    count: usize,
+    /// With room for [`WAITING_MAX`] and one of each stream; none where no notes are taken.
+    waiting: VecDeque<(PeerIndex, Note)>,
+    room: usize,
     /// By stream, lines that come in parts.
     parts: Vec<Line>,
 }
@@ -52,36 +52,35 @@ fn note_of(line: &Line) -> Note {
 impl Notes {
     /// No note may come.
     pub const fn refused() -> Notes {
-        Notes { places: Vec::new(), first: 0, count: 0, parts: Vec::new() }
+        Notes { waiting: VecDeque::new(), room: 0, parts: Vec::new() }
     }
 
-    /// Room for notes, which may come in parts over so many streams.
+    /// Room for notes, which may come in parts over so many streams. It becomes memory with use.
     pub fn accepted(streams: usize) -> Notes {
-        let places = std::vec![(PeerIndex(0), Note::default()); WAITING_MAX + streams];
-        Notes { places, first: 0, count: 0, parts: std::vec![[0; LINE_BYTES]; streams] }
+        let room = WAITING_MAX + streams;
+        let parts = std::vec![[0; LINE_BYTES]; streams];
+        Notes { waiting: VecDeque::with_capacity(room), room, parts }
     }
 
     /// Whether one more finds room; where none may come, it is refused anyway.
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        self.count < WAITING_MAX
+        self.waiting.len() < WAITING_MAX
     }
 
     /// Whether none waits.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.waiting.is_empty()
     }
 
     /// Takes one in; `false`: none may come, or there is no room.
     pub fn put(&mut self, peer: PeerIndex, line: &Line) -> bool {
-        let is_full = self.count == self.places.len();
-        if !is_full {
-            let at = (self.first + self.count) % self.places.len();
-            self.places[at] = (peer, note_of(line));
-            self.count += 1;
+        let fits = self.waiting.len() < self.room;
+        if fits {
+            self.waiting.push_back((peer, note_of(line)));
         }
-        !is_full
+        fits
     }
 
     /// Where the parts of a stream's line go; `None`: no note may come.
@@ -97,10 +96,7 @@ impl Notes {
     /// The oldest one.
     #[inline]
     pub fn take(&mut self) -> Option<(PeerIndex, Note)> {
-        self.count = self.count.checked_sub(1)?;
-        let taken = self.places[self.first];
-        self.first = (self.first + 1) % self.places.len();
-        Some(taken)
+        self.waiting.pop_front()
     }
 }
 

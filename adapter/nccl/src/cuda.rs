@@ -33,13 +33,11 @@ fn is_possible() -> bool {
             Some(true) => None,
             None => launcher::several_hosts(Variables::of_process()),
         };
-        match why.or_else(|| Library::load().err().map(|error| error.to_string())) {
-            Some(why) => {
-                log::info(&format!("memory of GPUs: NCCL copies it to the host ({why})"));
-                false
-            }
-            None => true,
+        if let Some(why) = why {
+            log::info(&format!("memory of GPUs: NCCL copies it to the host ({why})"));
+            return false;
         }
+        Library::load().is_ok() // without a driver there is nothing to say
     })
 }
 

@@ -7,7 +7,7 @@
 //! - [`gpu`]: one GPU and its primary context, entered and left around calls
 //! - [`vmm`]: memory with an exportable handle, here and in another process
 //! - [`pinned`]: host memory that the GPU maps
-//! - [`pointer`]: what kind of memory an address lies in
+//! - [`mod@pointer`]: what kind of memory an address lies in
 //! - [`batch`]: copies that go to the driver in one call
 //! - [`stream`]: copies in order
 //! - [`marked`]: a stream with the number that it has reached

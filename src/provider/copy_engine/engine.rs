@@ -70,9 +70,10 @@ impl<'m> CopyEngine<'m> {
         CopyEngine {
             shared,
             regions,
-            links: std::vec![Link::CLOSED; count],
-            fetches: std::vec![Fetch::FREE; FETCHES],
-            free: (0..FETCHES as u16).rev().collect(),
+            // what follows becomes memory with use
+            links: Vec::with_capacity(count),
+            fetches: Vec::with_capacity(FETCHES),
+            free: Vec::with_capacity(FETCHES),
             used: Vec::with_capacity(FETCHES),
             asked: VecDeque::with_capacity(count * WRITES_MAX as usize),
             lends: Lends::new(),
@@ -98,22 +99,26 @@ impl<'m> CopyEngine<'m> {
 
     /// What this side has under way with a peer.
     pub fn in_flight(&self, peer: PeerIndex) -> u32 {
-        self.links[peer.as_usize()].in_flight
+        self.links.get(peer.as_usize()).map_or(0, |link| link.in_flight)
     }
 
     /// Whether a peer is open.
     pub fn has(&self, peer: PeerIndex) -> bool {
-        self.links[peer.as_usize()].is_open
+        self.links.get(peer.as_usize()).is_some_and(|link| link.is_open)
     }
 
     /// A peer was opened that has a copy engine, too.
     pub fn peer_open(&mut self, peer: PeerIndex) {
+        if self.links.len() <= peer.as_usize() {
+            self.links.resize(peer.as_usize() + 1, Link::CLOSED);
+        }
         self.links[peer.as_usize()] = Link::OPEN;
     }
 
     /// It was closed, with nothing under way.
     pub fn peer_close(&mut self, peer: PeerIndex) {
-        self.links[peer.as_usize()] = Link::CLOSED;
+        let Some(link) = self.links.get_mut(peer.as_usize()) else { return };
+        *link = Link::CLOSED;
         self.asked.retain(|(of, _)| *of != peer);
         self.owing.retain(|of| *of != peer.0);
     }
@@ -140,9 +145,10 @@ impl<'m> CopyEngine<'m> {
         if !link.takes_ops() {
             return Err(PostError::PeerDown);
         }
-        if link.writes >= WRITES_MAX || self.free.len() < FETCHES / 4 {
+        if link.writes >= WRITES_MAX || self.used.len() > FETCHES / 4 * 3 {
             return Err(PostError::Again);
         }
+        self.record_ready();
         let Some(region) = self.pin(source) else {
             self.links[peer.as_usize()].writes += 1;
             return self.refuse(peer, Origin::Write(id));
@@ -172,7 +178,7 @@ impl<'m> CopyEngine<'m> {
         if length > CELL_BYTES as u64 {
             return Err(PostError::Unsupported);
         }
-        if self.free.is_empty() {
+        if !self.record_ready() {
             return Err(PostError::Again);
         }
         let Some((gpu, region)) = self.gpu_of(target.key()).zip(self.pin(target)) else {
@@ -207,7 +213,7 @@ impl<'m> CopyEngine<'m> {
     /// Holds the end of a peer back until what was under way has ended. `false`: there is nothing.
     #[inline]
     pub fn peer_down(&mut self, peer: PeerIndex, cause: DownCause) -> bool {
-        let link = &mut self.links[peer.as_usize()];
+        let Some(link) = self.links.get_mut(peer.as_usize()) else { return false };
         link.is_down = true;
         if link.in_flight == 0 {
             return false;
@@ -248,7 +254,7 @@ impl<'m> CopyEngine<'m> {
         if !self.links[peer.as_usize()].takes_ops() {
             return Err(PostError::PeerDown);
         }
-        if self.free.is_empty() {
+        if !self.record_ready() {
             return Err(PostError::Again);
         }
         let gpu = match is_device(target.key()) {
@@ -263,6 +269,15 @@ impl<'m> CopyEngine<'m> {
         (fetch.source, fetch.to, fetch.length) = (source, target.address(), target.length().0);
         (fetch.to_key, fetch.region, fetch.gpu) = (target.key(), Some(region), gpu);
         Ok(Posted::Pending)
+    }
+
+    /// Whether there is a record that is free; it is the last of its list then.
+    fn record_ready(&mut self) -> bool {
+        if self.free.is_empty() && self.fetches.len() < FETCHES {
+            self.free.push(self.fetches.len() as u16);
+            self.fetches.push(Fetch::FREE);
+        }
+        !self.free.is_empty()
     }
 
     /// Takes a record, which is there.
@@ -351,7 +366,7 @@ impl<'m> CopyEngine<'m> {
 
     /// Takes in a note. `false`: it breaks the format.
     fn heard(&mut self, peer: PeerIndex, note: &Note, work: &mut Work<'_>) -> bool {
-        let link = &mut self.links[peer.as_usize()];
+        let Some(link) = self.links.get_mut(peer.as_usize()) else { return true };
         if link.is_fenced || !link.is_open {
             return true;
         }

@@ -70,7 +70,8 @@ pub enum Look {
 /// The table, which the two threads share.
 #[derive(Debug)]
 pub struct Imports {
-    entries: Vec<Entry>,
+    /// Made with the helper thread.
+    entries: OnceLock<Vec<Entry>>,
     /// Entries that are to be mapped.
     queue: Mutex<Vec<u32>>,
     wake: OnceLock<WakeFd>,
@@ -89,8 +90,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Imports {
     /// An empty table.
     pub fn new() -> Imports {
-        let entries = (0..ENTRIES).map(|_| Entry::default()).collect();
-        Imports { entries, queue: Mutex::new(Vec::with_capacity(ENTRIES)), wake: OnceLock::new() }
+        let (entries, wake) = (OnceLock::new(), OnceLock::new());
+        Imports { entries, queue: Mutex::new(Vec::with_capacity(ENTRIES)), wake }
     }
 
     /// What wakes the helper thread, if there is one.
@@ -100,7 +101,13 @@ impl Imports {
 
     /// There is a helper thread from now on, which this wakes.
     pub fn wake_set(&self, wake: WakeFd) {
+        self.entries.get_or_init(|| (0..ENTRIES).map(|_| Entry::default()).collect());
         let _ = self.wake.set(wake);
+    }
+
+    /// All of them; none without a helper thread.
+    fn entries(&self) -> &[Entry] {
+        self.entries.get().map_or(&[], |entries| entries)
     }
 
     fn ring(&self) {
@@ -114,9 +121,10 @@ impl Imports {
     pub fn hold(&self, wanted: &Wanted) -> Option<u32> {
         let first = (wanted.key ^ wanted.exporter.name as u64 ^ u64::from(wanted.gpu)) as usize;
         let mut free = None;
-        for step in 0..ENTRIES {
-            let at = first.wrapping_add(step) % ENTRIES;
-            let entry = &self.entries[at];
+        let count = self.entries().len();
+        for step in 0..count {
+            let at = first.wrapping_add(step) % count;
+            let entry = &self.entries()[at];
             match entry.state.load(Ordering::Acquire) {
                 // what was mapped behind a place that is free now is mapped once more
                 FREE => {
@@ -136,7 +144,7 @@ impl Imports {
             }
         }
         let at = free?;
-        let entry = &self.entries[at];
+        let entry = &self.entries()[at];
         *locked(&entry.wanted) = *wanted;
         entry.users.store(1, Ordering::SeqCst);
         entry.state.store(WANTED, Ordering::SeqCst);
@@ -148,7 +156,7 @@ impl Imports {
     /// What became of an entry that is held.
     #[inline]
     pub fn look(&self, entry: u32) -> Look {
-        let entry = &self.entries[entry as usize];
+        let entry = &self.entries()[entry as usize];
         match entry.state.load(Ordering::Acquire) {
             WANTED => Look::Pending,
             _ if entry.code.load(Ordering::Relaxed) != 0 => {
@@ -164,7 +172,7 @@ impl Imports {
 
     /// The data thread uses an entry no more.
     pub fn release(&self, entry: u32) {
-        let entry = &self.entries[entry as usize];
+        let entry = &self.entries()[entry as usize];
         let users = entry.users.fetch_sub(1, Ordering::SeqCst) - 1;
         if users == 0 && matches!(entry.state.load(Ordering::SeqCst), GONE | FAILED) {
             self.ring(); // the helper takes it out
@@ -174,13 +182,13 @@ impl Imports {
     /// For the helper: entries that are to be mapped.
     pub fn wanted(&self) -> Vec<(u32, Wanted)> {
         let taken: Vec<u32> = locked(&self.queue).drain(..).collect();
-        let of = |at: u32| (at, *locked(&self.entries[at as usize].wanted));
+        let of = |at: u32| (at, *locked(&self.entries()[at as usize].wanted));
         taken.into_iter().map(of).collect()
     }
 
     /// For the helper: an entry is mapped, or cannot be, with a code that is not 0.
     pub fn answer(&self, entry: u32, result: Result<Mapped, i32>) {
-        let entry = &self.entries[entry as usize];
+        let entry = &self.entries()[entry as usize];
         match result {
             Ok(mapped) => {
                 entry.theirs.store(mapped.theirs, Ordering::Relaxed);
@@ -198,7 +206,7 @@ impl Imports {
 
     /// For the helper: the owner has forgotten a region, or has ended (`key` is `None`).
     pub fn forget(&self, exporter: Exporter, key: Option<u64>) {
-        for entry in &self.entries {
+        for entry in self.entries() {
             let state = entry.state.load(Ordering::SeqCst);
             let wanted = *locked(&entry.wanted);
             let is_meant = wanted.exporter == exporter && key.is_none_or(|key| key == wanted.key);
@@ -216,7 +224,7 @@ impl Imports {
     /// For the helper: frees entries that are over and that nobody uses; their numbers.
     pub fn sweep(&self) -> Vec<u32> {
         let mut swept = Vec::new();
-        for (at, entry) in self.entries.iter().enumerate() {
+        for (at, entry) in self.entries().iter().enumerate() {
             let state = entry.state.load(Ordering::SeqCst);
             if state == FAILED {
                 entry.state.store(GONE, Ordering::SeqCst);
