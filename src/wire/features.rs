@@ -25,7 +25,7 @@ pub const CONNECT_RUNS: u64 = 0x10;
 pub const CONNECT_FILLED: u64 = 0x20;
 /// The writer can check its data streams over TCP by sums (W9.1).
 pub const CONNECT_SUMS: u64 = 0x80;
-/// The writer takes notes about memory of GPUs in its rings of shared memory (W8.2).
+/// The writer takes notes about memory of GPUs (W15).
 pub const CONNECT_GPUS: u64 = 0x200;
 /// The writer wants that: it is done if either side does, and both can.
 pub const CONNECT_SUMS_WANTED: u64 = 0x100;
