@@ -10,6 +10,8 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{MemoryKind, RegisterError};
 use crosstie::host::Options;
+use crosstie::memory::cuda::Library;
+use crosstie::memory::cuda::gpu::visible;
 use crosstie::transport::{Incoming, Outgoing, RequestError, RequestId, SubmitError};
 use cuda_support::control::{self, assert_no_slow_calls, assert_nothing_lives, calls_reset};
 use cuda_support::driver::*;
@@ -394,5 +396,17 @@ fn memory_that_cannot_be_used_is_refused_by_kind() {
         let good = register(last, 4096).unwrap();
         pair.a.shared.deregister(good).unwrap();
         pair.close();
+    });
+}
+
+#[test]
+fn gpus_are_named_with_those_that_they_reach() {
+    let test = "gpus_are_named_with_those_that_they_reach";
+    with_double(test, &[("CUDA_DOUBLE_DEVICES", "3"), ("CUDA_DOUBLE_DENY", "0-2")], || {
+        let gpus = visible(Library::load().unwrap()).unwrap();
+        let reaches: Vec<_> = gpus.iter().map(|gpu| gpu.reaches.clone()).collect();
+        assert_eq!(reaches, [[true, true, false], [true; 3], [false, true, true]]);
+        assert!(gpus.iter().all(|gpu| !gpu.name.is_empty()));
+        assert_ne!(gpus[0].uuid, gpus[1].uuid);
     });
 }

@@ -4,7 +4,7 @@
 
 use super::arguments::{flag, number, option};
 use super::opened::{listen, opens, plan, said};
-use super::section::{Section, json, line, text};
+use super::section::{Line, Section, json, line, text};
 use super::settings::{self, Setting};
 use super::text::bytes_long;
 use super::{Failure, write_out};
@@ -20,6 +20,7 @@ use crosstie::host::settings::{environment, wrong};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
+use crosstie::memory::cuda::gpu::{GpuName, visible};
 use crosstie::memory::{heap, kernel_copy, probe, wake};
 use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
 use std::process::Stdio;
@@ -139,7 +140,8 @@ fn devices() -> Section {
     Section { name: "devices", lines: lines.collect() }
 }
 
-/// Whether NCCL's GPU-initiated operations run here, as the plugin decides it on one host.
+/// The GPUs, and whether NCCL's GPU-initiated operations run here, as the plugin decides it on one
+/// host.
 fn gpu() -> Section {
     let driver = Library::load();
     let gin = match (&driver, gin::refusal(environment().gin)) {
@@ -147,13 +149,34 @@ fn gpu() -> Section {
         (Ok(_), Some(why)) => format!("off: {why}"),
         (Ok(_), None) => "on, in the NCCL plugin, for ranks of one host".into(),
     };
-    Section {
-        name: "gpu",
-        lines: vec![
-            line("driver", driver.map_or_else(|error| error.to_string(), |_| "loaded".into())),
-            line("GIN", gin),
-        ],
+    let gpus = driver.as_ref().map(|library| visible(library));
+    let mut lines = vec![
+        line("driver", driver.map_or_else(|error| error.to_string(), |_| "loaded".into())),
+        line("GIN", gin),
+    ];
+    match gpus {
+        Ok(Ok(gpus)) => lines.extend(gpus.iter().enumerate().map(gpu_line)),
+        Ok(Err(error)) => lines.push(line("GPUs", error.to_string())),
+        Err(_) => {}
     }
+    Section { name: "gpu", lines }
+}
+
+/// A GPU, and how its memory moves to each of the others.
+fn gpu_line((number, gpu): (usize, &GpuName)) -> Line {
+    let list = |reached: bool| {
+        let others = gpu.reaches.iter().enumerate();
+        let others = others.filter(|(other, can)| *other != number && **can == reached);
+        others.map(|(other, _)| other.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let id = u128::from_be_bytes(gpu.uuid);
+    let mut text = format!("{}, id {id:032x}", gpu.name);
+    for (others, how) in [(list(true), "by copy engine"), (list(false), "through host memory")] {
+        if !others.is_empty() {
+            text.push_str(&format!("; to {others} {how}"));
+        }
+    }
+    line(&format!("GPU {number}"), text)
 }
 
 /// Why a variable that is set has no effect, as it was said at open.

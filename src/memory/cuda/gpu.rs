@@ -1,8 +1,64 @@
 //! One GPU and its primary context.
 
 use super::library::{CudaError, Library};
+use core::ffi::c_int;
 use core::ptr::null_mut;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode, CUuuid};
+use std::string::String;
+use std::vec::Vec;
+
+extern crate std;
+
+/// A GPU as people know it.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct GpuName {
+    /// The driver's name of its kind.
+    pub name: String,
+    /// The same in every process.
+    pub uuid: [u8; 16],
+    /// By number of another GPU, whether this one reaches its memory.
+    pub reaches: Vec<bool>,
+}
+
+/// The GPUs that this process sees. Makes no context.
+///
+/// *Errors*: the driver's.
+pub fn visible(library: &Library) -> Result<Vec<GpuName>, CudaError> {
+    let pointers = library.pointers()?;
+    let mut count = 0;
+    // SAFETY: valid for a write.
+    library.check("cuDeviceGetCount", unsafe { (pointers.device_count)(&mut count) })?;
+    let mut devices = Vec::new();
+    for number in 0..count {
+        let mut device: CUdevice = 0;
+        // SAFETY: valid for a write.
+        library.check("cuDeviceGet", unsafe { (pointers.device_at)(&mut device, number) })?;
+        devices.push(device);
+    }
+    let named = |device: &CUdevice| {
+        let (mut text, mut uuid) = ([0u8; 96], CUuuid { bytes: [0; 16] });
+        let room = text.len() as c_int;
+        // SAFETY: room for so many bytes; a device of the driver's.
+        let code = unsafe { (pointers.device_name)(text.as_mut_ptr().cast(), room, *device) };
+        library.check("cuDeviceGetName", code)?;
+        // SAFETY: valid for a write; a device of the driver's.
+        let code = unsafe { (library.device_uuid)(&mut uuid, *device) };
+        library.check("cuDeviceGetUuid", code)?;
+        let length = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        let reaches = devices.iter().map(|other| {
+            let mut can = 0;
+            // SAFETY: valid for a write; devices of the driver's.
+            let code = unsafe { (pointers.can_access)(&mut can, *device, *other) };
+            library.check("cuDeviceCanAccessPeer", code).map(|()| can != 0 || device == other)
+        });
+        Ok(GpuName {
+            name: String::from_utf8_lossy(&text[..length]).into_owned(),
+            uuid: uuid.bytes.map(|byte| byte as u8),
+            reaches: reaches.collect::<Result<_, CudaError>>()?,
+        })
+    };
+    devices.iter().map(named).collect()
+}
 
 /// A GPU whose primary context is held while this lives.
 #[derive(Debug)]

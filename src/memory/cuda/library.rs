@@ -137,6 +137,10 @@ functions! {
     device_count(*mut c_int) = c"cuDeviceGetCount",
     /// One of them, by number.
     device_at(*mut CUdevice, c_int) = c"cuDeviceGet",
+    /// Its name: where to, how many bytes there is room for.
+    device_name(*mut c_char, c_int, CUdevice) = c"cuDeviceGetName",
+    /// Whether the first GPU can reach memory of the second.
+    can_access(*mut c_int, CUdevice, CUdevice) = c"cuDeviceCanAccessPeer",
     /// What another process needs to open an allocation of cuMemAlloc.
     ipc_handle(*mut CUipcMemHandle, CUdeviceptr) = c"cuIpcGetMemHandle",
     /// Opens it.
