@@ -277,7 +277,7 @@ pub const DEBUG: Group = Group {
             SWITCH,
             "Whether the NCCL plugin takes memory of GPUs, which copy engines move. 0: NCCL copies \
              it to the host. With 1 the plugin sets NCCL_NET_GDR_LEVEL=SYS and \
-             NCCL_MIN_NCHANNELS=16 where they are not set. See doc/nccl.md.",
+             NCCL_MIN_NCHANNELS=8 where they are not set. See doc/nccl.md.",
         ),
         of(
             "CROSSTIE_HEAP_BYTES",

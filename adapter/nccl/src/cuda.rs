@@ -21,7 +21,7 @@ const SPEED_MBPS: i32 = 3_200_000;
 /// NCCL's variables that it needs to use GPU memory over a device that is not near a GPU, and to
 /// keep several copies under way.
 const NCCL_WANTS: [(&CStr, &CStr); 2] =
-    [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", c"16")];
+    [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", c"8")];
 
 /// Whether GPU memory may be used at all in this process: asked once.
 fn is_possible() -> bool {
