@@ -28,6 +28,11 @@ impl<'m> Pool<'m> {
         Pool { head, next }
     }
 
+    /// Whether all are in use: a hint, where others take and give back.
+    pub fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Relaxed) as u32 == NONE
+    }
+
     /// Takes a free index, or `None` when all are in use.
     pub fn acquire(&self) -> Option<u32> {
         // acquire: pairs with [pool-release] of the thread that gave the index back

@@ -132,6 +132,11 @@ impl<'m> RegionTable<'m> {
         RegionTable { slots, free }
     }
 
+    /// Whether there is no room: a hint, where other threads put ranges in.
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
     /// Puts a range in, from any thread. `None` when the table is full, or the range is longer than
     /// [`LENGTH_MAX`].
     pub fn insert(&self, range: Range) -> Option<Handle> {

@@ -188,6 +188,9 @@ impl Shared {
         if length.0 > LENGTH_MAX {
             return Err(RegisterError::Range);
         }
+        if self.regions.is_full() {
+            return Err(RegisterError::Full); // no rail need be asked
+        }
         if let MemoryKind::Cuda(_) = kind {
             // SAFETY: the caller's promise is the same.
             return unsafe { self.register_gpu(address, length) };

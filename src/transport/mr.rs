@@ -91,6 +91,11 @@ impl<'m> DataMrs<'m> {
         Some(handle)
     }
 
+    /// Whether there is no room for another region: a hint, where other threads register.
+    pub fn is_full(&self) -> bool {
+        self.table.is_full()
+    }
+
     /// The range of a region.
     pub fn range(&self, handle: Handle) -> Option<Range> {
         self.table.get(handle)

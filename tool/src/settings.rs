@@ -273,11 +273,11 @@ pub const DEBUG: Group = Group {
     settings: &[
         of(
             "CROSSTIE_NCCL_CUDA",
-            "1 where the launcher does not say that the ranks run on several hosts; else 0",
+            "0",
             SWITCH,
-            "Whether the NCCL plugin takes memory of GPUs, which copy engines move. 0: NCCL copies \
-             it to the host. With 1 the plugin sets NCCL_NET_GDR_LEVEL=SYS and \
-             NCCL_MIN_NCHANNELS=8 where they are not set. See doc/nccl.md.",
+            "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
+             NCCL_NET_GDR_LEVEL=SYS and NCCL_MIN_NCHANNELS=8 where they are not set. Programs that \
+             free memory of GPUs meanwhile may hang: see doc/gpu.md.",
         ),
         of(
             "CROSSTIE_HEAP_BYTES",

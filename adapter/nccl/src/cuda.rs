@@ -1,10 +1,10 @@
-//! Whether NCCL hands us memory of GPUs.
+//! Whether NCCL hands us memory of GPUs: where `CROSSTIE_NCCL_CUDA=1` says so.
 //!
-//! It then copies nothing to the host: the copy engine moves what it sends, from GPU to GPU. That
-//! is faster between GPUs of one host alone. To other hosts NCCL's own copies to the host are, so
-//! where the launcher says that the ranks run on several hosts, host memory is all that is offered.
+//! NCCL then copies nothing to the host: the copy engine moves what it sends, from GPU to GPU. It
+//! is not the default. A copy needs a call of the driver, by NCCL's proxy thread, and such a call
+//! waits while another thread of the process is in one that waits for the GPU, such as cudaFree.
+//! That waits for NCCL's kernel, which waits for the copy (`doc/gpu.md`).
 
-use crate::launcher;
 use crate::net::device::Device;
 use crate::net::kind::Kind;
 use crate::net::log;
@@ -27,17 +27,12 @@ const NCCL_WANTS: [(&CStr, &CStr); 2] =
 fn is_possible() -> bool {
     static POSSIBLE: OnceLock<bool> = OnceLock::new();
     *POSSIBLE.get_or_init(|| {
-        let wish = settings::environment().nccl_cuda;
-        let why = match wish {
-            Some(false) => Some("CROSSTIE_NCCL_CUDA=0".into()),
-            Some(true) => None,
-            None => launcher::several_hosts(Variables::of_process()),
-        };
-        if let Some(why) = why {
-            log::info(&format!("memory of GPUs: NCCL copies it to the host ({why})"));
-            return false;
+        let is_wanted = settings::environment().nccl_cuda;
+        let driver = if is_wanted { Library::load().err() } else { return false };
+        if let Some(error) = driver {
+            log::warn(&format!("CROSSTIE_NCCL_CUDA=1 has no effect: {error}"));
         }
-        Library::load().is_ok() // without a driver there is nothing to say
+        driver.is_none()
     })
 }
 
@@ -63,6 +58,6 @@ pub fn variables_set() {
         // starts threads of its own, and we have started none.
         unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
         let value = value.to_string_lossy();
-        log::info(&format!("memory of GPUs: {shown}={value} is set (CROSSTIE_NCCL_CUDA=0: not)"));
+        log::info(&format!("memory of GPUs: {shown}={value} is set for CROSSTIE_NCCL_CUDA=1"));
     }
 }
