@@ -53,7 +53,9 @@ pub(super) fn open_lanes(
     }
     if let Some(cells) = &*cells {
         // SAFETY: they go behind all lanes (order of `Shared`'s fields), and this number has none.
-        let lanes = unsafe { Lanes::new(Arc::clone(gpu), number, cells) };
+        let own = Arc::new(gpu.own()?);
+        // SAFETY: as above.
+        let lanes = unsafe { Lanes::new(own, number, cells) };
         let lanes = Mutex::new(lanes.map_err(GpuError::Lanes)?);
         let is_first = gpus.gpus[number].set(lanes).is_ok();
         debug_assert!(is_first, "looked for under the lock");

@@ -60,12 +60,14 @@ pub fn visible(library: &Library) -> Result<Vec<GpuName>, CudaError> {
     devices.iter().map(named).collect()
 }
 
-/// A GPU whose primary context is held while this lives.
+/// A GPU and a context of it, as a rule the primary one, which is held while this lives.
 #[derive(Debug)]
 pub struct Gpu {
     library: &'static Library,
     device: CUdevice,
     context: CUcontext,
+    /// Whether the context is ours alone, not the primary one.
+    is_own: bool,
 }
 
 // SAFETY: a context may be pushed by any thread, and the driver's calls may come from any.
@@ -95,12 +97,26 @@ impl Gpu {
         Gpu::of_device(library, device)
     }
 
+    /// The same GPU with a context of our own. Its calls do not wait while another thread is in a
+    /// call of the primary context that waits for the GPU, such as one that frees memory.
+    pub fn own(&self) -> Result<Gpu, CudaError> {
+        let (library, device, mut context) = (self.library, self.device, null_mut());
+        let pointers = library.pointers()?;
+        // SAFETY: valid for a write; a device of the driver's.
+        let code = unsafe { (pointers.context_create)(&mut context, 0, device) };
+        library.check("cuCtxCreate", code)?;
+        let mut popped = null_mut();
+        // SAFETY: valid for a write; the context was made the thread's just now.
+        unsafe { (library.context_pop)(&mut popped) };
+        Ok(Gpu { library, device, context, is_own: true })
+    }
+
     fn of_device(library: &'static Library, device: CUdevice) -> Result<Gpu, CudaError> {
         let mut context = null_mut();
         // SAFETY: valid for a write; a device of the driver's.
         let code = unsafe { (library.primary_retain)(&mut context, device) };
         library.check("cuDevicePrimaryCtxRetain", code)?;
-        Ok(Gpu { library, device, context })
+        Ok(Gpu { library, device, context, is_own: false })
     }
 
     /// Its number among those that this process sees.
@@ -108,7 +124,7 @@ impl Gpu {
         self.device
     }
 
-    /// Its primary context.
+    /// Its context.
     pub fn context(&self) -> CUcontext {
         self.context
     }
@@ -141,8 +157,12 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: the reference taken in `of_thread`.
-        unsafe { (self.library.primary_release)(self.device) };
+        match (self.is_own, self.library.pointers()) {
+            // SAFETY: made in `own`, and nobody's but ours.
+            (true, Ok(pointers)) => unsafe { (pointers.context_destroy)(self.context) },
+            // SAFETY: the reference taken in `of_device`.
+            _ => unsafe { (self.library.primary_release)(self.device) },
+        };
     }
 }
 

@@ -147,6 +147,10 @@ functions! {
     ipc_open(*mut CUdeviceptr, CUipcMemHandle, c_uint) = c"cuIpcOpenMemHandle_v2",
     /// Closes it.
     ipc_close(CUdeviceptr) = c"cuIpcCloseMemHandle",
+    /// Makes a context beside the primary one, and the calling thread's.
+    context_create(*mut CUcontext, c_uint, CUdevice) = c"cuCtxCreate_v2",
+    /// Ends it.
+    context_destroy(CUcontext) = c"cuCtxDestroy_v2",
     /// Lets a context reach memory of another one's GPU.
     peer_enable(CUcontext, c_uint) = c"cuCtxEnablePeerAccess",
 }
