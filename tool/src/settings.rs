@@ -276,8 +276,8 @@ pub const DEBUG: Group = Group {
             "0",
             SWITCH,
             "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
-             NCCL_NET_GDR_LEVEL=SYS and NCCL_MIN_NCHANNELS=8 where they are not set. Programs that \
-             free memory of GPUs meanwhile may hang: see doc/gpu.md.",
+             NCCL_NET_GDR_LEVEL, NCCL_MIN_NCHANNELS and NCCL_PROTO where they are not set. See \
+             doc/nccl.md.",
         ),
         of(
             "CROSSTIE_HEAP_BYTES",

@@ -1,9 +1,7 @@
 //! Whether NCCL hands us memory of GPUs: where `CROSSTIE_NCCL_CUDA=1` says so.
 //!
 //! NCCL then copies nothing to the host: the copy engine moves what it sends, from GPU to GPU. It
-//! is not the default. A copy needs a call of the driver, by NCCL's proxy thread, and such a call
-//! waits while another thread of the process is in one that waits for the GPU, such as cudaFree.
-//! That waits for NCCL's kernel, which waits for the copy (`doc/gpu.md`).
+//! is not the default, since NCCL's short messages then take three times as long.
 
 use crate::net::device::Device;
 use crate::net::kind::Kind;
@@ -18,10 +16,11 @@ use std::sync::OnceLock;
 /// search for channels.
 const SPEED_MBPS: i32 = 3_200_000;
 
-/// NCCL's variables that it needs to use GPU memory over a device that is not near a GPU, and to
-/// keep several copies under way.
-const NCCL_WANTS: [(&CStr, &CStr); 2] =
-    [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", c"8")];
+/// NCCL's variables that it needs: to use GPU memory over a device that is not near a GPU; to keep
+/// several copies under way; and to send nothing out of host memory, as LL does: copies from there
+/// wait for their turn on the GPU while NCCL's kernel runs.
+const NCCL_WANTS: [(&CStr, &CStr); 3] =
+    [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", c"8"), (c"NCCL_PROTO", c"Simple")];
 
 /// Whether GPU memory may be used at all in this process: asked once.
 fn is_possible() -> bool {
