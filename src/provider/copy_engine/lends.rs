@@ -77,22 +77,14 @@ impl Lends {
 
     /// Moves all on. Of peers that are down, fenced or closed nothing stays but what a stream is
     /// about to copy. Each that is over counts in its peer's `in_flight` no more.
-    pub fn advance(
-        &mut self,
-        regions: RegionTable<'_>,
-        links: &mut [Link],
-        work: &mut Work<'_>,
-    ) -> bool {
-        let mut moved = false;
+    pub fn advance(&mut self, regions: RegionTable<'_>, links: &mut [Link], work: &mut Work<'_>) {
         self.0.retain_mut(|lend| {
             let link = &mut links[lend.peer.as_usize()];
             lend.advance(regions, link.takes_ops(), work);
             let is_over = matches!(lend.at, At::Over);
             link.in_flight -= u32::from(is_over);
-            moved |= is_over;
             !is_over
         });
-        moved
     }
 }
 

@@ -40,8 +40,12 @@ impl Shared {
 
     /// The streams of a GPU, if it is in use.
     pub fn lanes(&self, gpu: u8) -> Option<MutexGuard<'_, Lanes>> {
-        let lanes = self.gpus.get(usize::from(gpu))?.get()?;
-        Some(lanes.lock().unwrap_or_else(PoisonError::into_inner))
+        self.gpus.get(usize::from(gpu))?.get().map(locked)
+    }
+
+    /// The streams of each GPU that is in use, one at a time.
+    fn all_lanes(&self) -> impl Iterator<Item = MutexGuard<'_, Lanes>> {
+        self.gpus.iter().filter_map(OnceLock::get).map(locked)
     }
 
     /// A GPU for copies into host memory: one that is in use, or else the first, which a helper
@@ -52,8 +56,7 @@ impl Shared {
 
     /// Asks the driver about each GPU on which something is under way.
     pub fn look_for_faults(&self) {
-        for gpu in self.gpus.iter().filter_map(OnceLock::get) {
-            let mut lanes = gpu.lock().unwrap_or_else(PoisonError::into_inner);
+        for mut lanes in self.all_lanes() {
             if !lanes.is_quiet() {
                 lanes.look_for_fault();
             }
@@ -63,9 +66,7 @@ impl Shared {
     /// Waits until nothing is under way any more, at most so long; whether that is so.
     pub fn settle(&self, patience: Duration) -> bool {
         let start = Instant::now();
-        let is_quiet =
-            |gpu: &Mutex<Lanes>| gpu.lock().unwrap_or_else(PoisonError::into_inner).is_quiet();
-        while !self.gpus.iter().filter_map(OnceLock::get).all(is_quiet) {
+        while !self.all_lanes().all(|lanes| lanes.is_quiet()) {
             if start.elapsed() >= patience {
                 return false;
             }
@@ -77,8 +78,13 @@ impl Shared {
 
     /// Posts on all GPUs what waits.
     pub fn flush(&self) {
-        for gpu in self.gpus.iter().filter_map(OnceLock::get) {
-            gpu.lock().unwrap_or_else(PoisonError::into_inner).flush();
+        for mut lanes in self.all_lanes() {
+            lanes.flush();
         }
     }
+}
+
+/// The streams of one GPU.
+fn locked(lanes: &Mutex<Lanes>) -> MutexGuard<'_, Lanes> {
+    lanes.lock().unwrap_or_else(PoisonError::into_inner)
 }
