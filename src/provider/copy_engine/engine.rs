@@ -4,7 +4,7 @@ extern crate std;
 
 use super::chunks::{lent_to, piece_of};
 use super::fetch::{Fetch, Origin, Stage, Work};
-use super::keys::{handle_of, is_device};
+use super::keys::{gpu_of, handle_of, is_device};
 use super::lanes::{CELL_BYTES, Use};
 use super::lends::Lends;
 use super::note::{Outcome, Pull, Word};
@@ -15,8 +15,7 @@ use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::regions::RegionTable;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Completion, DownCause, LocalSpan, OpError, OpErrorKind, OpId, PostError, Posted, RailKey,
-    RemoteSpan,
+    Completion, DownCause, LocalSpan, OpError, OpErrorKind, OpId, PostError, Posted, RemoteSpan,
 };
 use crate::provider::events::Events;
 use crate::provider::notes::Note;
@@ -181,7 +180,7 @@ impl<'m> CopyEngine<'m> {
         if !self.record_ready() {
             return Err(PostError::Again);
         }
-        let Some((gpu, region)) = self.gpu_of(target.key()).zip(self.pin(target)) else {
+        let Some((gpu, region)) = gpu_of(self.regions, target.key()).zip(self.pin(target)) else {
             return self.refuse(peer, Origin::Received(id));
         };
         let shared = Arc::clone(&self.shared);
@@ -258,7 +257,7 @@ impl<'m> CopyEngine<'m> {
             return Err(PostError::Again);
         }
         let gpu = match is_device(target.key()) {
-            true => self.gpu_of(target.key()),
+            true => gpu_of(self.regions, target.key()),
             false => Some(self.shared.any_gpu()),
         };
         // from host to host is no copy of ours
@@ -300,12 +299,6 @@ impl<'m> CopyEngine<'m> {
     fn pin(&self, span: LocalSpan) -> Option<u32> {
         let handle = handle_of(span.key());
         self.regions.hold(handle, span.address(), span.length().0).map(|_| handle.index)
-    }
-
-    /// The GPU that a region of ours lies in, if there is such a region.
-    fn gpu_of(&self, key: RailKey) -> Option<u8> {
-        let range = self.regions.get(handle_of(key))?;
-        range.tag.checked_sub(1).map(|gpu| gpu as u8)
     }
 
     /// Takes notes, moves everything on, and reports what has ended.

@@ -1,6 +1,7 @@
 //! How regions of GPUs are told from others by their keys alone.
 #![forbid(unsafe_code)]
 
+use crate::base::regions::RegionTable;
 use crate::base::slab::Handle;
 use crate::fabric::RailKey;
 
@@ -16,4 +17,10 @@ pub const fn is_device(key: RailKey) -> bool {
 /// What a key stands for in the table of regions.
 pub const fn handle_of(key: RailKey) -> Handle {
     Handle::unpack(key.0 & !DEVICE_KEY)
+}
+
+/// The GPU that a region of ours lies in, if there is such a region.
+pub fn gpu_of(regions: RegionTable<'_>, key: RailKey) -> Option<u8> {
+    let range = regions.get(handle_of(key))?;
+    range.tag.checked_sub(1).map(|gpu| gpu as u8)
 }

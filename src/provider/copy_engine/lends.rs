@@ -1,7 +1,7 @@
 //! Pieces of our GPUs' memory that peers cannot map: we copy them out, and they read them.
 
 use super::fetch::Work;
-use super::keys::handle_of;
+use super::keys::{gpu_of, handle_of};
 use super::lanes::{CELL_BYTES, Mark, Progress, Use};
 use super::note::{Outcome, Word};
 use super::peers::Link;
@@ -113,13 +113,12 @@ impl Lend {
 
     fn begin(&mut self, regions: RegionTable<'_>, work: &mut Work<'_>) {
         let handle = handle_of(self.source.key);
-        let gpu = regions.get(handle).and_then(|range| range.tag.checked_sub(1));
         let refused = At::Telling { gpu: 0, cell: None, outcome: Outcome::Key };
-        let Some(mut lanes) = gpu.and_then(|gpu| work.shared.lanes(gpu as u8)) else {
+        let lanes = |gpu| work.shared.lanes(gpu).map(|lanes| (gpu, lanes));
+        let Some((gpu, mut lanes)) = gpu_of(regions, self.source.key).and_then(lanes) else {
             self.at = refused;
             return;
         };
-        let gpu = gpu.unwrap_or(0) as u8;
         let Some(cell) = lanes.cell_take(Use::Lend) else { return };
         if regions.hold(handle, self.source.address, self.length).is_none() {
             lanes.cell_give(cell);
