@@ -10,7 +10,7 @@ use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::fmt;
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUfunction, CUipcMemHandle, CUmemAccessDesc,
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUipcMemHandle, CUmemAccessDesc,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
     CUmemcpyAttributes, CUmodule, CUpointer_attribute, CUresult, CUstream,
     CUstreamBatchMemOpParams, CUstreamCaptureMode, CUuuid,
@@ -226,6 +226,8 @@ functions! {
     copy(CUdeviceptr, CUdeviceptr, usize, CUstream) = c"cuMemcpyDtoDAsync_v2",
     /// Copies pinned host memory to a device.
     copy_in(CUdeviceptr, *const c_void, usize, CUstream) = c"cuMemcpyHtoDAsync_v2",
+    /// Copies rows.
+    copy_rows(*const CUDA_MEMCPY2D, CUstream) = c"cuMemcpy2DAsync_v2",
     /// Copies device memory to pinned host memory.
     copy_out(*mut c_void, CUdeviceptr, usize, CUstream) = c"cuMemcpyDtoHAsync_v2",
     /// Writes words behind what the stream did before: how many, what each is.

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
 use super::stream::Stream;
-use super::words::post_word;
+use super::words::Words;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ pub struct Marked {
     /// The number of the last marker that was posted.
     issued: u64,
     batch: Batch,
+    words: Words,
     /// Something was posted that no marker stands behind.
     is_unmarked: bool,
     broken: Option<CudaError>,
@@ -40,8 +41,9 @@ impl Marked {
         word: *const AtomicU64,
         device: u64,
     ) -> Result<Marked, CudaError> {
-        let (stream, batch) = (Stream::new(gpu)?, Batch::new());
-        Ok(Marked { stream, word, device, issued: 0, batch, is_unmarked: false, broken: None })
+        let (batch, words) = (Batch::new(), Words::new());
+        let (stream, is_unmarked, broken) = (Stream::new(gpu)?, false, None);
+        Ok(Marked { stream, word, device, issued: 0, batch, words, is_unmarked, broken })
     }
 
     /// The number of everything that was taken until now: [`Marked::reached`] says it, or more,
@@ -64,7 +66,7 @@ impl Marked {
 
     /// Whether something waits for a flush.
     pub fn is_waiting(&self) -> bool {
-        self.is_unmarked || !self.batch.is_empty()
+        self.is_unmarked || !self.batch.is_empty() || !self.words.is_empty()
     }
 
     /// Why nothing is done any more.
@@ -137,15 +139,42 @@ impl Marked {
         self.check(posted);
     }
 
+    /// Takes bytes for a device address, which become words of the stream. Address and length are
+    /// multiples of four. They may stay here until the next flush.
+    ///
+    /// # Safety
+    /// - the range is mapped, and stays so until its number is reached.
+    pub unsafe fn write(&mut self, entered: &Entered<'_>, to: u64, bytes: &[u8]) {
+        let size = if (to | bytes.len() as u64).is_multiple_of(8) { 8 } else { 4 };
+        for (at, word) in bytes.chunks_exact(size).enumerate() {
+            self.word_take(entered, to + (at * size) as u64, word);
+        }
+    }
+
+    fn word_take(&mut self, entered: &Entered<'_>, to: u64, word: &[u8]) {
+        if !self.words.take(to, word) {
+            self.is_unmarked = true;
+            self.post_words(entered);
+            let is_taken = self.words.take(to, word);
+            debug_assert!(is_taken, "an empty batch takes every aligned word");
+        }
+    }
+
+    fn post_words(&mut self, entered: &Entered<'_>) {
+        // SAFETY: by the contracts of `write` and `new`.
+        let posted = unsafe { self.words.post(entered, &self.stream) };
+        self.check(posted);
+    }
+
     /// Posts what waits, and one marker behind it.
     pub fn flush(&mut self, entered: &Entered<'_>) {
         self.post_batch(entered);
-        if !core::mem::take(&mut self.is_unmarked) {
+        if !self.is_waiting() {
             return;
         }
         self.issued += 1;
-        // SAFETY: a pinned word, which stands as long as the stream (`new`).
-        let posted = unsafe { post_word(entered, &self.stream, self.device, self.issued) };
-        self.check(posted);
+        self.word_take(entered, self.device, &self.issued.to_le_bytes());
+        self.post_words(entered);
+        self.is_unmarked = false;
     }
 }

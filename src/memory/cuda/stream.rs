@@ -8,10 +8,15 @@ use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use cudarc::driver::sys::{CUresult, CUstream};
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype, CUresult, CUstream};
 use std::sync::Arc;
 
 extern crate std;
+
+/// Shorter copies out of host memory go as two rows, which a copy engine makes. Copies of one row,
+/// up to 24 KiB, are made by the compute unit. In a context of our own they wait there for their
+/// turn while a kernel of the program runs: 2.4 ms each (H200).
+const ROWS_BELOW: usize = 64 << 10;
 
 /// A stream that does not wait for the legacy stream.
 const NON_BLOCKING: u32 = 1;
@@ -97,9 +102,38 @@ impl Stream {
         from: *const u8,
         bytes: usize,
     ) -> Result<(), CudaError> {
-        // SAFETY: by this function's contract.
-        let code = unsafe { (entered.library().copy_in)(to, from.cast(), bytes, self.stream) };
-        entered.library().check("cuMemcpyHtoDAsync", code)
+        if !(2..ROWS_BELOW).contains(&bytes) {
+            // SAFETY: by this function's contract.
+            let code = unsafe { (entered.library().copy_in)(to, from.cast(), bytes, self.stream) };
+            return entered.library().check("cuMemcpyHtoDAsync", code);
+        }
+        let rows = |at: usize, bytes: usize| {
+            let half = bytes / 2;
+            let copy = CUDA_MEMCPY2D {
+                srcXInBytes: 0,
+                srcY: 0,
+                srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+                srcHost: from.wrapping_add(at).cast(),
+                srcDevice: 0,
+                srcArray: null_mut(),
+                srcPitch: half,
+                dstXInBytes: 0,
+                dstY: 0,
+                dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+                dstHost: null_mut(),
+                dstDevice: to + at as u64,
+                dstArray: null_mut(),
+                dstPitch: half,
+                WidthInBytes: half,
+                Height: 2,
+            };
+            // SAFETY: two rows, one behind the other, within the ranges of this contract.
+            let code = unsafe { (entered.library().copy_rows)(&copy, self.stream) };
+            entered.library().check("cuMemcpy2DAsync", code)
+        };
+        rows(0, bytes & !1)?;
+        // the last byte of an odd number goes with the one before it
+        if bytes % 2 == 1 { rows(bytes - 2, 2) } else { Ok(()) }
     }
 
     /// Copies device memory to pinned host memory.

@@ -57,6 +57,8 @@ pub struct CopyEngine<'m> {
     lends: Lends,
     /// Peers to which something is owed.
     owing: Vec<u32>,
+    /// Nothing moves until a stream does, or a note or an op comes.
+    rests: bool,
     /// When the driver was asked last whether a GPU has failed.
     asked_at: Instant,
     copied: Copied,
@@ -77,6 +79,7 @@ impl<'m> CopyEngine<'m> {
             asked: VecDeque::with_capacity(count * WRITES_MAX as usize),
             lends: Lends::new(),
             owing: Vec::with_capacity(count),
+            rests: false,
             asked_at: Instant(0),
             copied: Copied::default(),
         }
@@ -206,6 +209,7 @@ impl<'m> CopyEngine<'m> {
     pub fn piece_read(&mut self, id: OpId, is_ok: bool) -> bool {
         let Some((number, place)) = piece_of(id) else { return false };
         self.fetches[usize::from(number)].chunks.read_ended(place, is_ok);
+        self.rests = false;
         true
     }
 
@@ -214,6 +218,7 @@ impl<'m> CopyEngine<'m> {
     pub fn peer_down(&mut self, peer: PeerIndex, cause: DownCause) -> bool {
         let Some(link) = self.links.get_mut(peer.as_usize()) else { return false };
         link.is_down = true;
+        self.rests = false;
         if link.in_flight == 0 {
             return false;
         }
@@ -227,6 +232,7 @@ impl<'m> CopyEngine<'m> {
     pub fn fence(&mut self, peer: PeerIndex, id: OpId, generation: RailGeneration) -> bool {
         let link = &mut self.links[peer.as_usize()];
         link.is_fenced = true;
+        self.rests = false;
         self.asked.retain(|(of, _)| *of != peer);
         if link.in_flight == 0 {
             return false;
@@ -284,6 +290,7 @@ impl<'m> CopyEngine<'m> {
         let number = self.free.pop().expect("the caller has looked for one");
         self.used.push(number);
         self.links[peer.as_usize()].in_flight += 1;
+        self.rests = false;
         let fetch = &mut self.fetches[usize::from(number)];
         fetch.begin(peer, origin);
         fetch
@@ -306,11 +313,19 @@ impl<'m> CopyEngine<'m> {
         let shared = Arc::clone(&self.shared);
         let mut work = Work { shared: &shared, under, now };
         while let Some((peer, note)) = work.under.note_take() {
+            self.rests = false;
             if !self.heard(peer, &note, &mut work) {
                 work.under.fail(peer);
             }
         }
         if self.is_idle() {
+            return;
+        }
+        if now.since(self.asked_at) >= FAULT_EVERY {
+            self.asked_at = now;
+            shared.look_for_faults();
+        }
+        if !shared.has_moved() && self.rests {
             return;
         }
         self.asked_begin();
@@ -327,10 +342,6 @@ impl<'m> CopyEngine<'m> {
             }
         }
         self.lends.advance(self.regions, &mut self.links, &mut work);
-        if now.since(self.asked_at) >= FAULT_EVERY {
-            self.asked_at = now;
-            shared.look_for_faults();
-        }
         shared.flush();
         let exporter = shared.exporter.get().copied();
         let links = &mut self.links;
@@ -338,6 +349,11 @@ impl<'m> CopyEngine<'m> {
             let link = &mut links[*peer as usize];
             !link.pay(work.under, PeerIndex(*peer), exporter, (&mut *out, now))
         });
+        let is_told = |number: &u16| self.fetches[usize::from(*number)].is_told();
+        self.rests = self.used.iter().all(is_told)
+            && self.owing.is_empty()
+            && self.asked.is_empty()
+            && self.lends.is_empty();
     }
 
     /// Gives records to copies that peers have asked for.

@@ -150,7 +150,12 @@ impl Fetch {
         }
         let wanted = Wanted { exporter, key: self.source.key.0, gpu: self.gpu.into() };
         self.import = work.shared.imports.hold(&wanted);
-        if self.import.is_some() { Stage::Mapping } else { Stage::New }
+        self.look_at_import(work)
+    }
+
+    /// Whether only a marker or a note of the peer moves it on.
+    pub const fn is_told(&self) -> bool {
+        matches!(self.stage, Stage::Flying(_) | Stage::Asked)
     }
 
     /// The peer's memory is mapped, or not yet, or cannot be.

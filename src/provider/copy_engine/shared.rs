@@ -54,6 +54,11 @@ impl Shared {
         self.gpus.iter().position(|gpu| gpu.get().is_some()).unwrap_or(0) as u8
     }
 
+    /// Whether a stream has moved on, or failed, since the last call.
+    pub fn has_moved(&self) -> bool {
+        self.all_lanes().fold(false, |is_moved, mut lanes| lanes.has_moved() || is_moved)
+    }
+
     /// Asks the driver about each GPU on which something is under way.
     pub fn look_for_faults(&self) {
         for mut lanes in self.all_lanes() {

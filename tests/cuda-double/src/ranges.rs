@@ -114,6 +114,15 @@ pub fn free(start: u64) -> Option<Range> {
     range
 }
 
+/// Frees what a context has allocated, which ends.
+pub fn free_of(handle: usize) {
+    let is_its = |range: &&Range| {
+        range.kind == Kind::Alloc && range.context.is_some_and(|context| context.handle == handle)
+    };
+    let its: Vec<u64> = ranges().iter().filter(is_its).map(|range| range.start).collect();
+    its.into_iter().for_each(|start| drop(free(start)));
+}
+
 impl Ranges {
     /// Adds a range.
     pub fn add(

@@ -4,7 +4,9 @@ use crate::codes::{Answer, Code, INVALID_VALUE, NOT_SUPPORTED, put};
 use crate::context::current;
 use crate::copy::{Copy, Side, Word};
 use crate::stream::{self, Operation, Stream};
-use cudarc::driver::sys::{CUmemcpyAttributes, CUstreamBatchMemOpParams};
+use cudarc::driver::sys::{
+    CUDA_MEMCPY2D, CUmemcpyAttributes, CUmemorytype, CUstreamBatchMemOpParams,
+};
 use std::ffi::{c_uchar, c_uint};
 use std::mem::size_of;
 use std::slice::from_raw_parts;
@@ -156,6 +158,32 @@ fn write_words(stream: usize, words: &[WordOp], flags: c_uint) -> Answer {
     Ok(())
 }
 
+/// Rows between host and device memory, or within device memory.
+fn rows_post(rows: &CUDA_MEMCPY2D, stream: usize) -> Answer {
+    let side = |kind, host: u64, device: u64, x: usize, y: usize, pitch: usize| match kind {
+        CUmemorytype::CU_MEMORYTYPE_HOST => Ok((host + (y * pitch + x) as u64, Side::Any)),
+        CUmemorytype::CU_MEMORYTYPE_DEVICE => Ok((device + (y * pitch + x) as u64, Side::Known)),
+        _ => Err(NOT_SUPPORTED),
+    };
+    let (host, device) = (rows.dstHost as u64, rows.dstDevice);
+    let to = side(rows.dstMemoryType, host, device, rows.dstXInBytes, rows.dstY, rows.dstPitch)?;
+    let (host, device) = (rows.srcHost as u64, rows.srcDevice);
+    let from = side(rows.srcMemoryType, host, device, rows.srcXInBytes, rows.srcY, rows.srcPitch)?;
+    let (width, height) = (rows.WidthInBytes, rows.Height);
+    if height > 1 && (rows.srcPitch < width || rows.dstPitch < width) {
+        return Err(INVALID_VALUE);
+    }
+    let context = current()?;
+    let stream = stream::find(stream, context)?;
+    let at =
+        |(start, side): (u64, Side), pitch: usize, row: usize| (start + (row * pitch) as u64, side);
+    let row = |n| {
+        let (to, from) = (at(to, rows.dstPitch, n), at(from, rows.srcPitch, n));
+        Copy::new(stream.context, to, from, width)
+    };
+    post(&stream, (0..height).map(row).collect::<Result<_, Code>>()?)
+}
+
 fn word(stream: usize, to: u64, value: u64, flags: c_uint, operation: u32) -> Answer {
     let word = WordOp { operation, address: to, value, flags, _alias: 0, _rest: 0 };
     write_words(stream, &[word], 0)
@@ -180,6 +208,10 @@ driver! {
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
         copy((to, Side::Known), (from, Side::Any), bytes, stream).map(|_| ())
+    }
+
+    fn cuMemcpy2DAsync_v2(rows: *const CUDA_MEMCPY2D, stream: usize) {
+        rows_post(&list(rows, 1)?[0], stream)
     }
 
     fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {

@@ -8,6 +8,7 @@ use crate::codes::{
     PEER_ACCESS_UNSUPPORTED, put,
 };
 use crate::context::{self, contexts, current, device, named};
+use crate::ranges;
 use crate::settings::settings;
 use crate::stream;
 use std::ffi::{c_char, c_int, c_uint};
@@ -135,7 +136,9 @@ driver! {
     }
 
     fn cuCtxDestroy_v2(handle: usize) {
-        contexts().destroy(handle)
+        contexts().destroy(handle)?;
+        ranges::free_of(handle);
+        Ok(())
     }
 
     fn cuCtxPushCurrent_v2(handle: usize) {
