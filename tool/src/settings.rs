@@ -276,7 +276,7 @@ pub const DEBUG: Group = Group {
             "0",
             SWITCH,
             "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
-             NCCL_NET_GDR_LEVEL, NCCL_MIN_NCHANNELS and NCCL_PROTO where they are not set. See \
+             NCCL_NET_GDR_LEVEL and NCCL_MIN_NCHANNELS where they are not set. See \
              doc/nccl.md.",
         ),
         of(

@@ -16,11 +16,10 @@ use std::sync::OnceLock;
 /// search for channels.
 const SPEED_MBPS: i32 = 3_200_000;
 
-/// NCCL's variables that it needs: to use GPU memory over a device that is not near a GPU; to keep
-/// several copies under way; and to send nothing out of host memory, as LL does: copies from there
-/// wait for their turn on the GPU while NCCL's kernel runs.
-const NCCL_WANTS: [(&CStr, &CStr); 3] =
-    [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", c"8"), (c"NCCL_PROTO", c"Simple")];
+/// NCCL's variables that it needs: to use GPU memory over a device that is not near a GPU, and to
+/// have as many channels as the tuner gives to long collectives.
+const NCCL_WANTS: [(&CStr, &CStr); 2] =
+    [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", c"16")];
 
 /// Whether GPU memory may be used at all in this process: asked once.
 fn is_possible() -> bool {

@@ -17,10 +17,12 @@ mod cuda;
 pub mod gin;
 mod launcher;
 pub mod net;
+pub mod tuner;
 
 use abi::Text;
 use abi::gin::{GinV11, GinV13, GinV14};
 use abi::table::{NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
+use abi::tuner::{TunerV2, TunerV3, TunerV4, TunerV5};
 use birth::{gin_v11, gin_v13, gin_v14, v6, v7, v8, v9, v10, v11, v12};
 
 /// What NCCL calls the plugin: `NCCL_NET=crosstie`.
@@ -264,4 +266,40 @@ pub static ncclGinPlugin_v14: GinV14 = GinV14 {
     gin_progress: gin_v11::gin_progress,
     query_last_error: gin_v11::query_last_error,
     finalize: gin_v11::finalize,
+};
+
+/// The tuner, for NCCL's that know version 2 of it.
+#[unsafe(no_mangle)]
+pub static ncclTunerPlugin_v2: TunerV2 = TunerV2 {
+    name: NAME,
+    init: birth::tuner::init_v2,
+    get_coll_info: birth::tuner::info_v2,
+    end: birth::tuner::end,
+};
+
+/// The tuner, for NCCL's that know version 3 of it.
+#[unsafe(no_mangle)]
+pub static ncclTunerPlugin_v3: TunerV3 = TunerV3 {
+    name: NAME,
+    init: birth::tuner::init_v2,
+    get_coll_info: birth::tuner::info_v3,
+    end: birth::tuner::end,
+};
+
+/// The tuner, for NCCL's that know version 4 of it.
+#[unsafe(no_mangle)]
+pub static ncclTunerPlugin_v4: TunerV4 = TunerV4 {
+    name: NAME,
+    init: birth::tuner::init_v2,
+    get_coll_info: birth::tuner::info_v4,
+    end: birth::tuner::end,
+};
+
+/// The tuner, for NCCL's that know version 5 of it.
+#[unsafe(no_mangle)]
+pub static ncclTunerPlugin_v5: TunerV5 = TunerV5 {
+    name: NAME,
+    init: birth::tuner::init_v5,
+    get_coll_info: birth::tuner::info_v4,
+    end: birth::tuner::end,
 };

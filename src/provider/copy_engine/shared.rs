@@ -56,7 +56,7 @@ impl Shared {
 
     /// Whether a stream has moved on, or failed, since the last call.
     pub fn has_moved(&self) -> bool {
-        self.all_lanes().fold(false, |is_moved, mut lanes| lanes.has_moved() || is_moved)
+        self.all_lanes().any(|mut lanes| lanes.has_moved())
     }
 
     /// Asks the driver about each GPU on which something is under way.

@@ -5,6 +5,7 @@
 pub mod gin;
 pub mod props;
 pub mod table;
+pub mod tuner;
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 

@@ -11,6 +11,7 @@
 pub mod gin_v11;
 pub mod gin_v13;
 pub mod gin_v14;
+pub mod tuner;
 pub mod v10;
 pub mod v11;
 pub mod v12;

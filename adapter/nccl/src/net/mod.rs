@@ -31,6 +31,7 @@ use crosstie::memory::Variables;
 pub use fault::Fault;
 
 use crate::abi::Logger;
+use crate::cuda;
 use crate::net::kind::Kind;
 use contexts::{State, common, state};
 use crosstie::base::integer::of_c;
@@ -59,8 +60,8 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
             surveyed(state)?;
         }
         state.shown = state.physical;
-        if state.devices[..state.physical].iter().any(|device| crate::cuda::is_offered(device)) {
-            crate::cuda::variables_set();
+        if state.devices[..state.physical].iter().any(|device| cuda::is_offered(device)) {
+            cuda::variables_set();
         }
         let its = settings::environment();
         state.patience = Duration::from_nanos(connect_timeout(&its).0);
@@ -70,6 +71,12 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
     }
     state.uses += 1;
     Ok(())
+}
+
+/// Whether NCCL has opened the plugin, and a device is as `is_such` says.
+pub fn offers(is_such: impl Fn(&Device) -> bool) -> bool {
+    let state = state();
+    state.uses > 0 && state.devices[..state.physical].iter().any(|device| is_such(device))
 }
 
 /// Looks for devices. Where they are others than before, the numbers of those have no meaning any
