@@ -7,11 +7,12 @@ mod cuda_support;
 mod host_support;
 
 use crosstie::base::slab::Handle;
-use crosstie::base::units::Bytes;
+use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{MemoryKind, RegisterError};
 use crosstie::host::Options;
-use crosstie::memory::cuda::Library;
 use crosstie::memory::cuda::gpu::visible;
+use crosstie::memory::cuda::{Gpu, Library};
+use crosstie::provider::copy_engine::{Cells, Lanes, OVERDUE, Progress};
 use crosstie::transport::{Incoming, Outgoing, RequestError, RequestId, SubmitError};
 use cuda_support::control::{self, assert_no_slow_calls, assert_nothing_lives, calls_reset};
 use cuda_support::driver::*;
@@ -19,6 +20,7 @@ use cuda_support::steps::*;
 use cuda_support::with_double;
 use host_support::pair::{Pair, alone};
 use host_support::{Node, Watch, small, wait_both};
+use std::sync::Arc;
 
 /// Bytes of each side's memory: two of the pieces that go through cells, and more.
 const ROOM: usize = 4 << 20;
@@ -409,4 +411,36 @@ fn gpus_are_named_with_those_that_they_reach() {
         assert!(gpus.iter().all(|gpu| !gpu.name.is_empty()));
         assert_ne!(gpus[0].uuid, gpus[1].uuid);
     });
+}
+
+#[test]
+fn copies_that_do_not_end_are_told_once_and_end_when_the_stream_goes_on() {
+    with_double(
+        "copies_that_do_not_end_are_told_once_and_end_when_the_stream_goes_on",
+        &[],
+        || {
+            on(0);
+            let (to, from) = (alloc(BLOCK), alloc(BLOCK));
+            let library = Library::load().expect("the double");
+            let gpu = Arc::new(Gpu::at(library, 0).and_then(|gpu| gpu.own()).expect("a GPU"));
+            let cells = Cells::create(1).expect("address space");
+            // SAFETY: the cells stay behind the lanes.
+            let mut lanes = unsafe { Lanes::new(gpu, 0, &cells) }.expect("streams");
+            while !lanes.is_quiet() {}
+            let at = |span: Span| Instant(1).after(span);
+            assert!(!lanes.is_overdue(at(Span(0))), "nothing was posted");
+            control::streams().into_iter().for_each(control::hold);
+            // SAFETY: both stay mapped until the copy is done.
+            let mark = unsafe { lanes.copy(to, from, 8) }.expect("posted");
+            lanes.flush();
+            assert!(!lanes.is_overdue(at(Span(0))) && !lanes.is_overdue(at(Span(OVERDUE.0 - 1))));
+            assert!(lanes.is_overdue(at(OVERDUE)), "in its time");
+            assert!(!lanes.is_overdue(at(Span(2 * OVERDUE.0))), "only once");
+            assert_eq!(lanes.progress(mark), Progress::Flying);
+            control::streams().into_iter().for_each(control::release);
+            while lanes.progress(mark) == Progress::Flying {}
+            assert_eq!(lanes.progress(mark), Progress::Done);
+            assert!(!lanes.is_overdue(at(Span(9 * OVERDUE.0))));
+        },
+    );
 }

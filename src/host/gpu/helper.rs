@@ -10,6 +10,7 @@ use super::{Exports, GpuError, locked, socket_of};
 use crate::base::text::Text;
 use crate::connect::{Socket, Trust};
 use crate::fabric::{Domain, MemoryKind, Region};
+use crate::host::log::news;
 use crate::memory::Errno;
 use crate::memory::cuda::{CudaError, Gpu, Handle, Import, Library, Segment};
 use crate::provider::copy_engine::imports::{Mapped, Wanted};
@@ -128,6 +129,7 @@ impl Helper {
                 wake.drain();
             }
             self.tell_gone();
+            self.gpus.overdue().for_each(news::gpu_copies_overdue);
             for (entry, wanted) in self.gpus.imports.wanted() {
                 self.ask(entry, wanted);
             }

@@ -375,6 +375,17 @@ pub(in crate::host) fn gpu_copies_left() {
     );
 }
 
+/// What a GPU was told to copy does not end.
+pub(in crate::host) fn gpu_copies_overdue(number: usize) {
+    say_of(
+        Level::Warning,
+        format_args!(
+            "GPU {number}: copies have not ended for 3 s, and their messages wait; a kernel or a \
+             call of the program may hold the copy engine, or the GPU hangs"
+        ),
+    );
+}
+
 /// Memory of a GPU is not registered.
 pub(in crate::host) fn gpu_memory_refused(address: u64, bytes: u64, why: &dyn fmt::Display) {
     say_of(

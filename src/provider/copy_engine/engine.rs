@@ -324,6 +324,7 @@ impl<'m> CopyEngine<'m> {
         if now.since(self.asked_at) >= FAULT_EVERY {
             self.asked_at = now;
             shared.look_for_faults();
+            shared.look_for_overdue(now);
         }
         if !shared.has_moved() && self.rests {
             return;

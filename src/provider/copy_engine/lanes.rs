@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use crate::base::units::Bytes;
+use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{LocalSpan, RailKey};
 use crate::memory::cuda::{CudaError, Gpu, Marked, Pinned};
 use crate::memory::{Errno, Reserve};
@@ -21,6 +21,9 @@ const STREAMS: usize = PEERS + 3;
 /// Up to here bytes from the host are written by the stream itself: two words are there after 6 µs,
 /// a copy after 9, and each further word takes 0.8 (H200).
 const WRITTEN_MAX: u64 = 32;
+
+/// A stream that has copies and does not move for so long is told of.
+pub const OVERDUE: Span = Span::millis(3_000);
 
 /// Cells that bytes are copied through.
 pub const CELLS: usize = 32;
@@ -97,6 +100,15 @@ pub struct Lanes {
     used: u32,
     /// The markers that [`Lanes::has_moved`] has seen.
     seen: [u64; STREAMS],
+    rests: [Rest; STREAMS],
+}
+
+/// Since when a stream has not moved, though it has something; from when on it is told of.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+struct Rest {
+    reached: u64,
+    since: Option<Instant>,
+    is_told: bool,
 }
 
 /// The number that a stream reaches when a copy is done.
@@ -145,8 +157,8 @@ impl Lanes {
         };
         let mut streams = [stream(0)?, stream(1)?, stream(IN)?, stream(OUT)?, stream(WORDS)?];
         prepare_words(&gpu, &mut streams[WORDS], start)?;
-        let (key, used, seen) = (cells.key, 0, [0; STREAMS]);
-        Ok(Lanes { streams, _pinned: pinned, start, gpu, key, used, seen })
+        let (seen, rests) = ([0; STREAMS], [Rest::default(); STREAMS]);
+        Ok(Lanes { streams, _pinned: pinned, start, gpu, key: cells.key, used: 0, seen, rests })
     }
 
     fn cell(&self, cell: u8) -> *mut u8 {
@@ -261,6 +273,21 @@ impl Lanes {
     pub fn is_quiet(&self) -> bool {
         let is_over = |stream: &Marked| stream.depth() == 0 || stream.broken().is_some();
         self.streams.iter().all(is_over)
+    }
+
+    /// Whether copies have not ended for [`OVERDUE`]: once each time that a stream stands still.
+    pub fn is_overdue(&mut self, now: Instant) -> bool {
+        let mut is_overdue = false;
+        for (stream, rest) in self.streams.iter().zip(&mut self.rests) {
+            let reached = stream.reached();
+            if stream.depth() == 0 || rest.since.is_none() || rest.reached != reached {
+                let since = (stream.depth() != 0).then_some(now);
+                *rest = Rest { reached, since, is_told: false };
+            } else if !rest.is_told && rest.since.is_some_and(|it| now.since(it) >= OVERDUE) {
+                (rest.is_told, is_overdue) = (true, true);
+            }
+        }
+        is_overdue
     }
 
     /// Asks the driver whether the GPU has failed. *Cost*: a call for each stream.

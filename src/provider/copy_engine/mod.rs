@@ -36,7 +36,7 @@ pub mod under;
 pub use engine::{Copied, CopyEngine};
 pub use imports::Imports;
 pub use keys::{DEVICE_KEY, is_device};
-pub use lanes::{Cells, LaneError, Lanes};
+pub use lanes::{Cells, LaneError, Lanes, OVERDUE, Progress};
 pub use note::Exporter;
 pub use shared::{GPUS_MAX, Shared};
 pub use under::Under;

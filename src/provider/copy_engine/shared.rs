@@ -5,8 +5,10 @@ extern crate std;
 use super::imports::Imports;
 use super::lanes::{Cells, Lanes};
 use super::note::Exporter;
+use crate::base::units::Instant;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// GPUs that one process may use.
 pub const GPUS_MAX: usize = 16;
@@ -22,6 +24,8 @@ pub struct Shared {
     pub imports: Imports,
     /// Where peers get ours, once there is some.
     pub exporter: OnceLock<Exporter>,
+    /// A bit for each GPU whose copies are overdue, which the helper has not told yet.
+    overdue: AtomicU32,
 }
 
 impl Default for Shared {
@@ -33,9 +37,9 @@ impl Default for Shared {
 impl Shared {
     /// No GPU is in use yet.
     pub fn new() -> Shared {
-        let imports = Imports::new();
         let (gpus, exporter) = ([const { OnceLock::new() }; GPUS_MAX], OnceLock::new());
-        Shared { gpus, cells: Mutex::default(), imports, exporter }
+        let (cells, imports, overdue) = (Mutex::default(), Imports::new(), AtomicU32::new(0));
+        Shared { gpus, cells, imports, exporter, overdue }
     }
 
     /// The streams of a GPU, if it is in use.
@@ -68,9 +72,25 @@ impl Shared {
         }
     }
 
+    /// Wakes the helper where copies are overdue.
+    pub fn look_for_overdue(&self, now: Instant) {
+        for (number, lanes) in self.gpus.iter().enumerate() {
+            if lanes.get().is_some_and(|lanes| locked(lanes).is_overdue(now)) {
+                self.overdue.fetch_or(1 << number, Ordering::Relaxed);
+                self.imports.wake().inspect(|wake| wake.ring());
+            }
+        }
+    }
+
+    /// The GPUs whose copies are overdue, each once.
+    pub fn overdue(&self) -> impl Iterator<Item = usize> {
+        let overdue = self.overdue.swap(0, Ordering::Relaxed);
+        (0..GPUS_MAX).filter(move |number| overdue & 1 << number != 0)
+    }
+
     /// Waits until nothing is under way any more, at most so long; whether that is so.
     pub fn settle(&self, patience: Duration) -> bool {
-        let start = Instant::now();
+        let start = std::time::Instant::now();
         while !self.all_lanes().all(|lanes| lanes.is_quiet()) {
             if start.elapsed() >= patience {
                 return false;
