@@ -109,12 +109,14 @@ impl<'m> CopyEngine<'m> {
         self.links.get(peer.as_usize()).is_some_and(|link| link.is_open)
     }
 
-    /// A peer was opened that has a copy engine, too.
+    /// A peer was opened that has a copy engine, too. It may have been detached before: messages
+    /// that it has sent are still copied.
     pub fn peer_open(&mut self, peer: PeerIndex) {
         if self.links.len() <= peer.as_usize() {
             self.links.resize(peer.as_usize() + 1, Link::CLOSED);
         }
-        self.links[peer.as_usize()] = Link::OPEN;
+        let in_flight = self.links[peer.as_usize()].in_flight;
+        self.links[peer.as_usize()] = Link { in_flight, ..Link::OPEN };
     }
 
     /// It was closed, with nothing under way.

@@ -117,10 +117,11 @@ impl Fetch {
 
     /// Moves it on.
     pub fn advance(&mut self, number: u16, link: &mut Link, work: &mut Work<'_>) {
-        let stopped = match (link.is_fenced, link.is_down) {
-            (true, _) => Some(Outcome::Canceled),
-            (false, true) => Some(Outcome::PeerDown),
-            (false, false) => None,
+        let stopped = match (self.origin, link.is_fenced, link.is_down) {
+            // its bytes are here
+            (Origin::Received(_), ..) | (_, false, false) => None,
+            (_, true, _) => Some(Outcome::Canceled),
+            (_, false, true) => Some(Outcome::PeerDown),
         };
         self.stage = match (self.stage, stopped) {
             (stage @ Stage::Ended(_), _) | (stage @ Stage::Asked, None) => stage,
