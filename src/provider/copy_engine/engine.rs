@@ -162,11 +162,11 @@ impl<'m> CopyEngine<'m> {
         let spot = RemoteSpan { key: source.key(), address: source.address() };
         let pull = Pull { serial, immediate, source: spot, length: source.length().0, target };
         if !under.note_send(peer, &Word::Pull(pull).encode(), now) {
-            self.regions.pin(region, -1);
+            self.unpin(region);
             return Err(PostError::Again);
         }
         let fetch = self.take(peer, Origin::Write(id));
-        (fetch.serial, fetch.region, fetch.stage) = (serial, Some(region), Stage::Asked);
+        (fetch.serial, fetch.region, fetch.stage) = (serial, region, Stage::Asked);
         self.links[peer.as_usize()].writes += 1;
         Ok(Posted::Pending)
     }
@@ -196,12 +196,12 @@ impl<'m> CopyEngine<'m> {
             Some(cell)
         });
         let Some(cell) = cell else {
-            self.regions.pin(region, -1);
+            self.unpin(region);
             return Err(PostError::Again);
         };
         let fetch = self.take(peer, Origin::Received(id));
         (fetch.to, fetch.to_key, fetch.length) = (target.address(), target.key(), length);
-        (fetch.gpu, fetch.region, fetch.stage) = (gpu, Some(region), Stage::Staged);
+        (fetch.gpu, fetch.region, fetch.stage) = (gpu, region, Stage::Staged);
         fetch.chunks.fill_first(cell, length as u32);
         Ok(Posted::Pending)
     }
@@ -274,7 +274,7 @@ impl<'m> CopyEngine<'m> {
         let Some((gpu, region)) = pinned else { return self.refuse(peer, origin) };
         let fetch = self.take(peer, origin);
         (fetch.source, fetch.to, fetch.length) = (source, target.address(), target.length().0);
-        (fetch.to_key, fetch.region, fetch.gpu) = (target.key(), Some(region), gpu);
+        (fetch.to_key, fetch.region, fetch.gpu) = (target.key(), region, gpu);
         Ok(Posted::Pending)
     }
 
@@ -304,10 +304,19 @@ impl<'m> CopyEngine<'m> {
         Ok(Posted::Pending)
     }
 
-    /// Pins the region of a span of ours; its place in the table.
-    fn pin(&self, span: LocalSpan) -> Option<u32> {
+    /// Pins the region of a span of ours; its place in the table. No bytes need no region.
+    fn pin(&self, span: LocalSpan) -> Option<Option<u32>> {
+        if span.length() == Bytes(0) {
+            return Some(None);
+        }
         let handle = handle_of(span.key());
-        self.regions.hold(handle, span.address(), span.length().0).map(|_| handle.index)
+        self.regions.hold(handle, span.address(), span.length().0).map(|_| Some(handle.index))
+    }
+
+    fn unpin(&self, region: Option<u32>) {
+        if let Some(region) = region {
+            self.regions.pin(region, -1);
+        }
     }
 
     /// Takes notes, moves everything on, and reports what has ended.
