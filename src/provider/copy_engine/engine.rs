@@ -229,13 +229,17 @@ impl<'m> CopyEngine<'m> {
         true
     }
 
-    /// Fences a peer: what waits ends, and what a GPU copies is waited for. `false`: nothing is
-    /// under way, and the fence is that of the rail below alone.
-    pub fn fence(&mut self, peer: PeerIndex, id: OpId, generation: RailGeneration) -> bool {
-        let link = &mut self.links[peer.as_usize()];
+    /// The rail below has taken a fence of a peer: nothing more begins, and what waits ends.
+    pub fn fence(&mut self, peer: PeerIndex) {
+        let Some(link) = self.links.get_mut(peer.as_usize()) else { return };
         link.is_fenced = true;
         self.rests = false;
         self.asked.retain(|(of, _)| *of != peer);
+    }
+
+    /// The fence holds below. `true`: a GPU copies, and it is reported when nothing is under way.
+    pub fn fenced(&mut self, peer: PeerIndex, id: OpId, generation: RailGeneration) -> bool {
+        let Some(link) = self.links.get_mut(peer.as_usize()) else { return false };
         if link.in_flight == 0 {
             return false;
         }

@@ -5,7 +5,7 @@ use super::note::{Exporter, Word};
 use super::under::Under;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::Instant;
-use crate::fabric::{Completion, DownCause, Op, OpId, OpKind};
+use crate::fabric::{Completion, DownCause, OpId};
 use crate::provider::events::Events;
 
 /// One peer.
@@ -78,9 +78,8 @@ impl Link {
             self.owes_answer = self.takes_ops() && !under.note_send(peer, &answer, now);
         }
         if self.in_flight == 0 {
-            if let Some((id, generation)) = self.fence
-                && under.post(&Op { id, peer, kind: OpKind::Fence { generation } }, now).is_ok()
-            {
+            if let (Some((id, generation)), true) = (self.fence, out.has_room()) {
+                out.push(Completion::Fenced { peer, id, generation });
                 self.fence = None;
             }
             if let (None, Some(cause), true) = (self.fence, self.down, out.has_room()) {

@@ -115,14 +115,13 @@ impl<'m> Gpus<'m> {
         }
     }
 
-    /// Holds a fence back, if something is under way with the peer.
+    /// The peer's rail has taken a fence.
     #[cold]
     #[inline(never)]
-    pub fn fence(&mut self, op: &Op) -> bool {
-        let (OpKind::Fence { generation }, Some(engine)) = (op.kind, &mut self.0) else {
-            return false;
-        };
-        engine.has(op.peer) && engine.fence(op.peer, op.id, generation)
+    pub fn fence(&mut self, peer: PeerIndex) {
+        if let Some(engine) = &mut self.0 {
+            engine.fence(peer);
+        }
     }
 
     /// [`Provider::received_read`]; `copy` copies out of the slot.
@@ -157,6 +156,7 @@ impl<'m> Gpus<'m> {
             let is_ours = match out[at] {
                 Completion::Done { id, result, .. } => engine.piece_read(id, result.is_ok()),
                 Completion::PeerDown { peer, cause } => engine.peer_down(peer, cause),
+                Completion::Fenced { peer, id, generation } => engine.fenced(peer, id, generation),
                 _ => false,
             };
             if !is_ours {

@@ -11,7 +11,7 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, Gather, Head, Line, LocalSpan, MemoryDomain, Next, Op,
-    OpId, PeerLife, PostError, Posted, Provider, RecvSlot, RemoteSpan, SentThrough,
+    OpId, OpKind, PeerLife, PostError, Posted, Provider, RecvSlot, RemoteSpan, SentThrough,
 };
 use crate::provider::shm::ShmDomain;
 use crate::provider::taken::Taken;
@@ -352,11 +352,12 @@ impl<'m> Provider for RailSet<'m> {
             let (gpus, beneath) = self.gpus();
             return gpus.post(beneath, op, now);
         }
-        if self.gpus.is_busy() && self.gpus.fence(op) {
-            return Ok(Posted::Pending);
+        let posted = on!(self [mut], op.peer, rail => rail.post(op, now);
+            peer => rail.post(&Op { peer, ..*op }, now));
+        if let (OpKind::Fence { .. }, Ok(_)) = (&op.kind, posted) {
+            self.gpus.fence(op.peer);
         }
-        on!(self [mut], op.peer, rail => rail.post(op, now);
-            peer => rail.post(&Op { peer, ..*op }, now))
+        posted
     }
 
     #[inline]
