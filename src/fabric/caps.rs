@@ -18,7 +18,8 @@ pub struct Caps {
     pub pull: bool,
     /// A write may carry an immediate that the target's poll reports.
     pub immediate: bool,
-    /// Ops to one peer take effect at the target in the order in which they were posted.
+    /// Ops to one peer take effect at the target in the order in which they were posted. Writes and
+    /// reads with memory of a GPU on either side keep no order, on any rail.
     pub ordered: bool,
     /// A send or a write from a line has read its source when `post` returns, whatever its
     /// completion says later about delivery.

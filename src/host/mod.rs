@@ -12,7 +12,7 @@ mod choice;
 pub mod endpoint;
 pub mod error;
 pub mod gin;
-mod gpu;
+pub mod gpu;
 mod life;
 mod link_memory;
 pub mod log;

@@ -55,6 +55,8 @@ pub struct PairRig<P: 'static> {
     make: Rc<dyn Fn() -> Pair<P>>,
     pair: Pair<P>,
     arenas: [*mut u8; 2],
+    /// Where the processor reaches them.
+    views: [*mut u8; 2],
     now: Instant,
     /// Lets the world outside move on, where a rail depends on it. Then nothing repeats exactly.
     pause: Option<Pause<P>>,
@@ -91,6 +93,7 @@ impl<P> PairRig<P> {
             pair: make(),
             make,
             arenas,
+            views: arenas,
             now: Instant(0),
             pause: None,
             is_outside: false,
@@ -98,6 +101,18 @@ impl<P> PairRig<P> {
             regions_max: None,
             tells_ends_first: false,
         }
+    }
+
+    /// The same over memory of the test's, each with where the processor reaches it; on a rail that
+    /// depends on the world outside.
+    pub fn on(
+        make: Rc<dyn Fn() -> Pair<P>>,
+        memory: [(*mut u8, *mut u8); 2],
+        pause: Pause<P>,
+    ) -> PairRig<P> {
+        let (arenas, views) = (memory.map(|(arena, _)| arena), memory.map(|(_, view)| view));
+        let (pause, is_outside) = (Some(pause), true);
+        PairRig { arenas, views, pause, is_outside, ..PairRig::new(make) }
     }
 }
 
@@ -119,6 +134,10 @@ impl<P: Provider> Rig for PairRig<P> {
 
     fn arena(&mut self, side: Side) -> *mut u8 {
         self.arenas[side as usize]
+    }
+
+    fn view(&mut self, side: Side) -> *mut u8 {
+        self.views[side as usize]
     }
 
     fn now(&self) -> Instant {
@@ -207,9 +226,14 @@ pub fn run_all_pausing<P: Provider + 'static>(
     pause: Option<Pause<P>>,
 ) {
     let make: Rc<dyn Fn() -> Pair<P>> = Rc::new(make);
-    let mut skipped = 0;
+    run_all_rigs(|| PairRig { pause, is_outside: true, ..PairRig::new(make.clone()) }, skips);
+}
+
+/// The same on rigs as they are made.
+pub fn run_all_rigs<P: Provider + 'static>(rig: impl Fn() -> PairRig<P>, skips: usize) {
+    let (mut skipped, mut failed) = (0, Vec::new());
     for index in 0..ENTRY_COUNT {
-        let mut rig = PairRig { pause, is_outside: true, ..PairRig::new(make.clone()) };
+        let mut rig = rig();
         let entry = &entries::<PairRig<P>>()[index];
         match (entry.run)(&mut rig) {
             Ok(Outcome::Passed) => {}
@@ -217,9 +241,10 @@ pub fn run_all_pausing<P: Provider + 'static>(
                 println!("P{} {}: skipped, {why}", entry.promise, entry.name);
                 skipped += 1;
             }
-            Err(failure) => panic!("P{} {}: {failure:?}", entry.promise, entry.name),
+            Err(failure) => failed.push((entry.promise, entry.name, failure)),
         }
     }
+    assert!(failed.is_empty(), "{failed:#?}");
     assert_eq!(skipped, skips, "entries skipped");
 }
 

@@ -33,6 +33,7 @@ controls! {
     double_bytes(*const c_char) -> u64;
     double_copies(*const c_char) -> u64;
     double_faults() -> u64;
+    double_view(u64) -> usize;
     double_read(u64, *mut u8, usize) -> u32;
     double_write(u64, *const u8, usize) -> u32;
 }
@@ -236,6 +237,14 @@ pub fn copies(way: &str) -> u64 {
 pub fn faults() -> u64 {
     // SAFETY: takes nothing.
     unsafe { double_faults()() }
+}
+
+/// Where the processor reaches the allocation around an address, from there on.
+pub fn view(address: u64) -> *mut u8 {
+    // SAFETY: takes a number.
+    let view = unsafe { double_view()(address) };
+    assert_ne!(view, 0, "no memory there");
+    view as *mut u8
 }
 
 /// Reads memory, of devices too, without a call of the driver.

@@ -65,6 +65,12 @@ pub fn map(handle: u64, gpu: i32, bytes: usize) -> u64 {
     start
 }
 
+/// Unmaps it, and gives its address back.
+pub fn unmap(start: u64, bytes: usize) {
+    ok(cuMemUnmap(start, bytes));
+    ok(cuMemAddressFree(start, bytes));
+}
+
 /// A word that a stream writes.
 pub fn word(address: u64, value: u64) -> WordOp {
     WordOp { operation: 5, address, value, ..WordOp::default() }

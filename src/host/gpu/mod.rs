@@ -35,7 +35,7 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why memory of a GPU cannot be registered.
 #[derive(Debug)]
-pub(in crate::host) enum GpuError {
+pub enum GpuError {
     /// There is no driver.
     Driver(LoadError),
     /// The driver refused.
@@ -107,7 +107,7 @@ pub(super) struct Exports {
 }
 
 /// The memory of GPUs of one endpoint.
-pub(in crate::host) struct GpuMemory {
+pub struct GpuMemory {
     gpus: Arc<Gpus>,
     exports: Arc<Exports>,
     trust: Trust,
@@ -239,7 +239,7 @@ fn segments(gpu: &Arc<Gpu>, address: u64, length: u64) -> Result<Vec<Segment>, G
 ///
 /// # Safety
 /// - as `Shared::register`.
-pub(in crate::host) unsafe fn register(
+pub unsafe fn register(
     memory: &GpuMemory,
     address: u64,
     length: Bytes,

@@ -10,7 +10,7 @@ use crate::calls::calls;
 use crate::codes::Code;
 use crate::context::{self, contexts, device};
 use crate::copy::{self, FAULTS};
-use crate::ranges::ranges;
+use crate::ranges::{Range, ranges};
 use crate::settings::DEVICES_MAX;
 use crate::stream;
 use std::ffi::{CStr, c_char, c_int};
@@ -163,6 +163,15 @@ control! {
     /// Operations of streams that found their memory gone.
     fn double_faults() -> u64 {
         FAULTS.load(Ordering::SeqCst)
+    }
+
+    /// Where the processor reaches the allocation around an address, from there on; 0: nowhere.
+    fn double_view(address: u64) -> usize {
+        let ranges = ranges();
+        let view = |range: &Range| {
+            range.backing.view().wrapping_add((address - range.start) as usize) as usize
+        };
+        ranges.find(address).map_or(0, view)
     }
 
     /// Reads memory, of devices too, without a call of the driver.

@@ -190,13 +190,13 @@ impl<'r, R: Rig> Bench<'r, R> {
     pub fn fill(&mut self, side: Side, offset: usize, length: usize, byte: u8) {
         assert!(offset + length <= ARENA_BYTES);
         // SAFETY: inside the arena, which nobody else touches but ops of this entry.
-        unsafe { self.rig.arena(side).add(offset).write_bytes(byte, length) };
+        unsafe { self.rig.view(side).add(offset).write_bytes(byte, length) };
     }
 
     pub fn byte(&mut self, side: Side, offset: usize) -> u8 {
         assert!(offset < ARENA_BYTES);
         // SAFETY: inside the arena; volatile because a device may write it.
-        unsafe { self.rig.arena(side).add(offset).read_volatile() }
+        unsafe { self.rig.view(side).add(offset).read_volatile() }
     }
 
     pub fn set_byte(&mut self, side: Side, offset: usize, byte: u8) {

@@ -84,6 +84,11 @@ pub trait Rig {
     /// *Shape*: [`ARENA_BYTES`], aligned to 64, valid as long as the rig, touched by nobody else.
     fn arena(&mut self, side: Side) -> *mut u8;
 
+    /// Where the processor reaches that memory: elsewhere, if it lies in a device.
+    fn view(&mut self, side: Side) -> *mut u8 {
+        self.arena(side)
+    }
+
     /// The time.
     fn now(&self) -> Instant;
 
