@@ -1,0 +1,294 @@
+//! What fails about memory of GPUs, over the test double of the CUDA driver: each failure has a
+//! name or a way round, loses nothing, and leaves alone what has nothing to do with it.
+
+mod cuda_support;
+mod gpu_support;
+mod host_support;
+
+use crosstie::base::slab::Handle;
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{MemoryKind, RegisterError};
+use crosstie::transport::{Outcome, RequestError, RequestId};
+use cuda_support::control::{self, assert_nothing_lives, live};
+use cuda_support::driver::*;
+use cuda_support::steps::*;
+use cuda_support::with_double;
+use gpu_support::{Kind, Memory, ROOM, Way, exchange, mapped, pair, submitted};
+use host_support::pair::Pair;
+use host_support::{Node, Watch, joined, wait_both};
+
+const BYTES: usize = 70_000;
+/// The code with which calls fail here.
+const CODE: u32 = OUT_OF_MEMORY;
+
+fn register(node: &Node, start: u64, bytes: usize) -> Result<Handle, RegisterError> {
+    // SAFETY: memory of the test's, which stays as long as the endpoint.
+    unsafe { node.shared.register(start, Bytes::of(bytes), MemoryKind::Cuda(0)) }
+}
+
+/// A second connection between the same endpoints: what each calls it.
+fn second_of(pair: &mut Pair) -> (Handle, Handle) {
+    joined(&mut pair.a, &mut pair.b)
+}
+
+/// Makes another connection the one that [`exchange`] uses.
+fn swap(pair: &mut Pair, other: &mut (Handle, Handle)) {
+    let now = (pair.to_b, pair.to_a);
+    (pair.to_b, pair.to_a) = *other;
+    *other = now;
+}
+
+/// A message that is on its way: the requests at `a` and `b`.
+fn begin(pair: &mut Pair, from: &Memory, into: &Memory) -> (RequestId, RequestId) {
+    let (to_a, to_b) = (pair.to_a, pair.to_b);
+    let (room, outgoing) = (into.incoming(BYTES), from.outgoing(BYTES));
+    let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
+    let sent = submitted(&mut pair.a, |node| node.isend(to_b, outgoing));
+    (sent, received)
+}
+
+fn end(pair: &mut Pair, (sent, received): (RequestId, RequestId)) -> [Outcome; 2] {
+    let received = wait_both(&mut pair.b, &mut pair.a, received);
+    [wait_both(&mut pair.a, &mut pair.b, sent), received]
+}
+
+#[test]
+fn peer_memory_that_cannot_be_mapped_goes_by_way_of_the_host() {
+    let test = "peer_memory_that_cannot_be_mapped_goes_by_way_of_the_host";
+    with_double(test, &[], || {
+        const CALLS: [&str; 4] =
+            ["cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"];
+        on(0);
+        let mut pair = pair(Way::Pull);
+        for call in CALLS {
+            let mut from = Memory::new(&pair.a, Kind::Exported(0));
+            let mut into = Memory::new(&pair.b, Kind::Exported(1));
+            let by_engine = control::bytes("peer");
+            control::fail(call, 1, CODE);
+            exchange(&mut pair, &mut from, &mut into, BYTES, false);
+            assert_eq!(control::bytes("peer"), by_engine, "{call}");
+            from.free(&pair.a);
+            into.free(&pair.b);
+        }
+        pair.close();
+        assert_nothing_lives();
+    });
+}
+
+#[test]
+fn memory_whose_export_is_refused_is_not_registered() {
+    with_double("memory_whose_export_is_refused_is_not_registered", &[], || {
+        on(0);
+        let pair = pair(Way::Pull);
+        let two = mapped(0, 2);
+        let one = alloc(ROOM);
+        for (start, call, nth) in [
+            (two, "cuMemExportToShareableHandle", 1),
+            (two, "cuMemExportToShareableHandle", 2),
+            (one, "cuIpcGetMemHandle", 1),
+        ] {
+            control::fail(call, nth, NOT_PERMITTED);
+            assert_eq!(register(&pair.a, start, ROOM), Err(RegisterError::Kind), "{call} {nth}");
+            let region = register(&pair.a, start, ROOM).expect("once it is exported");
+            pair.a.shared.deregister(region).unwrap();
+        }
+        pair.close();
+        assert_eq!([live("registrations"), live("streams"), live("imports")], [0; 3]);
+    });
+}
+
+/// The first registration opens the GPU: its context, its streams, pinned memory.
+#[test]
+fn gpu_that_cannot_be_opened_is_named_and_can_be_later() {
+    with_double("gpu_that_cannot_be_opened_is_named_and_can_be_later", &[], || {
+        const CALLS: [&str; 3] =
+            ["cuCtxCreate_v2", "cuMemHostRegister_v2", "cuStreamCreateWithPriority"];
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let start = alloc(4096);
+        for call in CALLS {
+            control::fail(call, 1, CODE);
+            let refused = register(&pair.a, start, 4096);
+            assert_eq!(refused, Err(RegisterError::Fabric(CODE as i32)), "{call}");
+            assert_eq!([live("registrations"), live("streams")], [0; 2], "{call}");
+        }
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        exchange(&mut pair, &mut from, &mut into, BYTES, false);
+        from.free(&pair.a);
+        into.free(&pair.b);
+        ok(cuMemFree_v2(start));
+        pair.close();
+        assert_nothing_lives();
+    });
+}
+
+#[test]
+fn copy_that_the_driver_refuses_ends_by_name_and_other_gpus_go_on() {
+    let test = "copy_that_the_driver_refuses_ends_by_name_and_other_gpus_go_on";
+    with_double(test, &[], || {
+        on(0);
+        for (from, into, call) in [
+            (Kind::Exported(0), Kind::Exported(1), "cuMemcpyDtoDAsync_v2"),
+            (Kind::Host, Kind::Exported(1), "cuMemcpyHtoDAsync_v2"),
+            (Kind::Exported(1), Kind::Host, "cuMemcpyDtoHAsync_v2"),
+        ] {
+            let mut pair = pair(Way::Pull);
+            let mut other = second_of(&mut pair);
+            let mut from = Memory::new(&pair.a, from);
+            let mut into = Memory::new(&pair.b, into);
+            let mut beside = [Memory::new(&pair.a, Kind::Host), Memory::new(&pair.b, Kind::Host)];
+            exchange(&mut pair, &mut from, &mut into, BYTES, false);
+            control::fail(call, 1, CODE);
+            let requests = begin(&mut pair, &from, &into);
+            let ended = end(&mut pair, requests).map(|outcome| outcome.result);
+            let name = Err(RequestError::Fabric(CODE as i32));
+            assert!(ended.contains(&name), "{call}: {ended:?}");
+            swap(&mut pair, &mut other);
+            let [from, into] = &mut beside;
+            exchange(&mut pair, from, into, BYTES, false);
+            let mut from = Memory::new(&pair.a, Kind::Exported(0));
+            let mut into = Memory::new(&pair.b, Kind::Alloc(0));
+            exchange(&mut pair, &mut from, &mut into, BYTES, false);
+            pair.close();
+        }
+    });
+}
+
+/// No marker comes from a GPU that has failed, also not of copies that stand in its queue.
+#[test]
+fn gpu_that_fails_in_the_middle_ends_its_requests_and_the_endpoint_goes_on() {
+    let test = "gpu_that_fails_in_the_middle_ends_its_requests_and_the_endpoint_goes_on";
+    with_double(test, &[("CUDA_DOUBLE_DEVICES", "3")], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut other = second_of(&mut pair);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        let mut beside =
+            [Memory::new(&pair.a, Kind::Exported(0)), Memory::new(&pair.b, Kind::Exported(2))];
+        exchange(&mut pair, &mut from, &mut into, BYTES, false);
+        let on_one = |stream: &usize| control::gpu_of(*stream) == 1;
+        control::streams().into_iter().filter(on_one).for_each(control::hold);
+        let requests = begin(&mut pair, &from, &into);
+        swap(&mut pair, &mut other);
+        let [from, into] = &mut beside;
+        exchange(&mut pair, from, into, BYTES, false);
+        control::lose(1);
+        exchange(&mut pair, from, into, BYTES, false);
+        let ended = end(&mut pair, requests).map(|outcome| outcome.result);
+        let name = Err(RequestError::Fabric(ILLEGAL_ADDRESS as i32));
+        assert!(ended.contains(&name), "{ended:?}");
+        assert!(ended[1].is_err(), "its bytes are not there: {ended:?}");
+        exchange(&mut pair, from, into, BYTES, true);
+        pair.close();
+    });
+}
+
+/// It may be late for ever: nothing but the requests that wait for it does.
+#[test]
+fn marker_that_does_not_come_holds_up_its_own_request_alone() {
+    with_double("marker_that_does_not_come_holds_up_its_own_request_alone", &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut other = second_of(&mut pair);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        let mut beside =
+            [Memory::new(&pair.a, Kind::Exported(1)), Memory::new(&pair.b, Kind::Exported(0))];
+        exchange(&mut pair, &mut from, &mut into, BYTES, false);
+        let on_one = |stream: &usize| control::gpu_of(*stream) == 1;
+        control::streams().into_iter().filter(on_one).for_each(control::hold_words);
+        let (sent, received) = begin(&mut pair, &from, &into);
+        swap(&mut pair, &mut other);
+        let [from, into] = &mut beside;
+        for _ in 0..20 {
+            exchange(&mut pair, from, into, BYTES, false);
+            assert!(pair.b.test(received).unwrap().is_none(), "before its marker");
+        }
+        control::release(0);
+        swap(&mut pair, &mut other);
+        for outcome in end(&mut pair, (sent, received)) {
+            assert_eq!(outcome.result, Ok(()));
+        }
+        pair.close();
+    });
+}
+
+/// What the stream may still touch stays, and nothing waits for it for ever.
+#[test]
+fn endpoint_whose_copies_do_not_end_is_closed_all_the_same() {
+    with_double("endpoint_whose_copies_do_not_end_is_closed_all_the_same", &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        exchange(&mut pair, &mut from, &mut into, BYTES, false);
+        control::hold(0);
+        let (_, received) = begin(&mut pair, &from, &into);
+        for _ in 0..2000 {
+            assert!(pair.b.test(received).unwrap().is_none());
+            pair.a.progress();
+        }
+        let (ends, _turn) = pair.into_ends();
+        ends.into_iter().for_each(|(node, _)| node.close());
+        control::release(0);
+        let watch = Watch::start();
+        on(1);
+        while control::streams().iter().any(|stream| cuStreamQuery(*stream) == NOT_READY) {
+            watch.look("copies that were left");
+        }
+        assert_eq!(control::faults(), 0, "a stream touched what was gone");
+    });
+}
+
+fn wait_for_mappings(pair: &mut Pair, count: u64) {
+    let watch = Watch::start();
+    while live("mappings") != count {
+        pair.a.progress();
+        pair.b.progress();
+        watch.look("a peer that unmaps");
+    }
+}
+
+/// A mapping that stays keeps the memory of the GPU, and there is little of that.
+#[test]
+fn memory_that_its_owner_forgets_is_unmapped_at_the_peer() {
+    with_double("memory_that_its_owner_forgets_is_unmapped_at_the_peer", &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        for _ in 0..20 {
+            let mut from = Memory::new(&pair.a, Kind::TwoExported(0));
+            exchange(&mut pair, &mut from, &mut into, BYTES, false);
+            assert_eq!(live("mappings"), 1 + 2 + 2);
+            from.free(&pair.a);
+            wait_for_mappings(&mut pair, 1);
+        }
+        into.free(&pair.b);
+        pair.close();
+        assert_nothing_lives();
+    });
+}
+
+#[test]
+fn memory_of_a_peer_that_has_ended_is_unmapped() {
+    with_double("memory_of_a_peer_that_has_ended_is_unmapped", &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        exchange(&mut pair, &mut from, &mut into, BYTES, false);
+        let ([(a, _), (mut b, to_a)], _turn) = pair.into_ends();
+        a.close();
+        let watch = Watch::start();
+        while live("mappings") != 2 {
+            b.progress();
+            watch.look("an import that goes");
+        }
+        let room = into.incoming(BYTES);
+        let received = submitted(&mut b, |node| node.irecv(to_a, &[room]));
+        assert!(b.wait(received).result.is_err());
+        b.close();
+    });
+}
