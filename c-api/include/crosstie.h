@@ -596,6 +596,10 @@ typedef struct xtie_stats {
     uint64_t state_lines;
     // Connections that failed: those that either side closed are not among them.
     uint64_t failures;
+    // Bytes that a copy engine brought from a GPU into a GPU's memory of this process.
+    uint64_t gpu_engine_bytes;
+    // Bytes from or to a GPU that came to memory of this process through memory of the host.
+    uint64_t gpu_staged_bytes;
 } xtie_stats;
 
 // One rail of a connection. Set struct_size before xtie_connection_rail_stats.

@@ -49,10 +49,16 @@ pub struct xtie_stats {
     pub state_lines: u64,
     /// Connections that failed: those that either side closed are not among them.
     pub failures: u64,
+    /// Bytes that a copy engine brought from a GPU into a GPU's memory of this process.
+    pub gpu_engine_bytes: u64,
+    /// Bytes from or to a GPU that came to memory of this process through memory of the host.
+    pub gpu_staged_bytes: u64,
 }
 
 // SAFETY: integers without padding (two of 4 bytes, then of 8); the snapshot has the offsets.
-unsafe impl Sized32 for xtie_stats {}
+unsafe impl Sized32 for xtie_stats {
+    const EARLIER_BYTES: &'static [usize] = &[112];
+}
 
 /// ---- Statistics --------------------------------------------------------------------------------
 ///
@@ -67,7 +73,7 @@ pub unsafe extern "C" fn xtie_endpoint_stats(
     stats_out: *mut xtie_stats,
 ) -> c_int {
     guard::data(endpoint, |mut entered| {
-        let stats = entered.host.stats();
+        let (stats, copied) = (entered.host.stats(), entered.host.copied());
         let value = xtie_stats {
             struct_size: 0,
             reserved: 0,
@@ -84,6 +90,8 @@ pub unsafe extern "C" fn xtie_endpoint_stats(
             again: stats.again,
             state_lines: stats.state_lines,
             failures: stats.failures,
+            gpu_engine_bytes: copied.engine_bytes,
+            gpu_staged_bytes: copied.staged_bytes,
         };
         // SAFETY: null, or a structure whose size its first word says (crosstie.h).
         match unsafe { write(stats_out, &value) } {

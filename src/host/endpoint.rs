@@ -30,6 +30,7 @@ use crate::connect::{BandEvent, Rail};
 use crate::fabric::RailKey;
 use crate::memory::WakeFd;
 use crate::memory::probe::clock_ns;
+use crate::provider::copy_engine::Copied;
 use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
@@ -494,6 +495,14 @@ impl Endpoint {
     /// Counts since open.
     pub fn stats(&self) -> Stats {
         each!(&self.machine, endpoint => *endpoint.stats())
+    }
+
+    /// Bytes that came to memory of this process since open, from or to GPUs, by their way.
+    pub fn copied(&self) -> Copied {
+        match &self.machine {
+            Machine::Host(endpoint) => endpoint.rail().copied(),
+            Machine::Loopback(_) => Copied::default(),
+        }
     }
 
     /// How a rail of a connection is; `None`: it has none of that number. An error: the connection

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::Failure;
-use crate::owned::Owned;
+use crate::owned::{Location, Owned};
 use crosstie::host::log::{self, Level};
 use crosstie::host::plan::Plan;
 use crosstie::host::{DeviceKind, Options};
@@ -27,7 +27,7 @@ pub fn opens(kind: DeviceKind) -> Result<(), Failure> {
 
 fn opened(options: &Options) -> Result<Owned, Failure> {
     let before = said().len();
-    match Owned::open(options) {
+    match Owned::open(options, Location::Host) {
         Ok(owned) => Ok(owned),
         Err(error) => {
             // the log says which file, and which interfaces there are

@@ -186,6 +186,10 @@ functions! {
     free(CUdeviceptr) = c"cuMemFree_v2",
     /// Copies host memory to a device, and waits.
     upload(CUdeviceptr, *const c_void, usize) = c"cuMemcpyHtoD_v2",
+    /// Copies device memory to the host, and waits.
+    download(*mut c_void, CUdeviceptr, usize) = c"cuMemcpyDtoH_v2",
+    /// Waits for all that the thread's context has.
+    synchronize() = c"cuCtxSynchronize",
     /// Makes host memory reachable for GPUs.
     host_register(*mut c_void, usize, c_uint) = c"cuMemHostRegister_v2",
     /// Ends that.

@@ -1,6 +1,6 @@
 //! Host memory that a GPU maps, and small blocks of device memory for structures.
 
-use super::gpu::{Entered, Gpu};
+use super::gpu::Gpu;
 use super::library::CudaError;
 use core::ffi::c_void;
 use cudarc::driver::sys::CUdeviceptr;
@@ -65,30 +65,52 @@ impl Drop for Pinned {
 pub struct DeviceBlock {
     gpu: Arc<Gpu>,
     start: CUdeviceptr,
+    bytes: usize,
 }
 
 impl DeviceBlock {
     /// A block that holds `bytes`.
     pub fn of(gpu: &Arc<Gpu>, bytes: &[u8]) -> Result<DeviceBlock, CudaError> {
-        let entered = gpu.enter()?;
-        let block = DeviceBlock::alloc(gpu, &entered, bytes.len())?;
-        let library = entered.library();
-        // SAFETY: as many bytes were allocated.
-        let code = unsafe { (library.upload)(block.start, bytes.as_ptr().cast(), bytes.len()) };
-        library.check("cuMemcpyHtoD", code)?;
+        let block = DeviceBlock::new(gpu, bytes.len())?;
+        block.write(0, bytes)?;
         Ok(block)
     }
 
-    fn alloc(
-        gpu: &Arc<Gpu>,
-        entered: &Entered<'_>,
-        bytes: usize,
-    ) -> Result<DeviceBlock, CudaError> {
+    /// A block of so many bytes, whatever they are.
+    pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceBlock, CudaError> {
+        let entered = gpu.enter()?;
         let mut start = 0;
         // SAFETY: valid for a write.
         let code = unsafe { (entered.library().alloc)(&mut start, bytes) };
         entered.library().check("cuMemAlloc", code)?;
-        Ok(DeviceBlock { gpu: gpu.clone(), start })
+        Ok(DeviceBlock { gpu: gpu.clone(), start, bytes })
+    }
+
+    /// Copies bytes to it, and waits until they are there: the copy out of pageable memory may
+    /// return before. *Panics* when they do not fit.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), CudaError> {
+        let (entered, at) = (self.gpu.enter()?, self.at(offset, from.len()));
+        let library = entered.library();
+        // SAFETY: as many bytes lie on both sides.
+        let code = unsafe { (library.upload)(at, from.as_ptr().cast(), from.len()) };
+        library.check("cuMemcpyHtoD", code)?;
+        // SAFETY: takes nothing.
+        library.check("cuCtxSynchronize", unsafe { (library.synchronize)() })
+    }
+
+    /// Copies bytes out of it, and waits for them. *Panics* when there are not as many.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), CudaError> {
+        let (entered, at) = (self.gpu.enter()?, self.at(offset, to.len()));
+        let library = entered.library();
+        // SAFETY: as many bytes lie on both sides.
+        let code = unsafe { (library.download)(to.as_mut_ptr().cast(), at, to.len()) };
+        library.check("cuMemcpyDtoH", code)
+    }
+
+    fn at(&self, offset: usize, length: usize) -> CUdeviceptr {
+        let end = offset.checked_add(length).expect("a range of memory");
+        assert!(end <= self.bytes, "outside of the block");
+        self.start + offset as u64
     }
 
     /// Its first byte, as device address.

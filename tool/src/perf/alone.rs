@@ -8,7 +8,7 @@ use super::setup::Setup;
 use super::side::{Shape, Side};
 use super::window::{Kind, Window};
 use crate::Failure;
-use crate::owned::Backing;
+use crate::owned::{Backing, Location};
 use crosstie::base::slab::Handle;
 use crosstie::host::{DeviceKind, Endpoint};
 use crosstie::transport::request::RequestIdError;
@@ -32,8 +32,12 @@ impl Alone {
     /// Opens the endpoint and makes so many connections, each of two ends.
     pub fn open(connections: u32, buffers: &[(Backing, u64)]) -> Result<Alone, Failure> {
         let connections_all = 2 * connections;
-        let shape =
-            Shape { device: DeviceKind::Loopback, connections: connections_all, rails: None };
+        let shape = Shape {
+            device: DeviceKind::Loopback,
+            connections: connections_all,
+            rails: None,
+            location: Location::Host,
+        };
         let setup = Setup::new(connections);
         let mut side = Side::open(&shape)?;
         for (backing, bytes) in buffers {
@@ -105,7 +109,7 @@ impl Alone {
                 for send in sends {
                     side.wait(*send)?;
                 }
-                side.received(window, round);
+                side.received(window, round)?;
             }
             if let Some(samples) = &mut samples {
                 let now = Instant::now();

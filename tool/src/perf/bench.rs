@@ -1,6 +1,7 @@
 //! What runs windows of messages, whatever stands at the other end.
 #![forbid(unsafe_code)]
 
+use super::rails::Paths;
 use super::window::Window;
 use crate::Failure;
 use crosstie::host::RailView;
@@ -38,6 +39,11 @@ pub trait Bench {
     /// Whether streams may go in both directions at once.
     fn has_two_ways(&self) -> bool {
         false
+    }
+
+    /// What has arrived at both processes.
+    fn paths(&mut self) -> Paths {
+        Paths::default()
     }
 
     /// The rails of the first connection, where it has several.

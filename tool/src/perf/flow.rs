@@ -153,7 +153,7 @@ impl Flow {
                 side.cut();
             }
             if receives.ended < receives.carried {
-                side.received(window, receives.ended);
+                side.received(window, receives.ended)?;
             }
             receives.requests.pop_front();
             receives.ended += 1;

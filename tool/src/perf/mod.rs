@@ -16,6 +16,7 @@ mod bench;
 mod chaos;
 mod flow;
 mod measure;
+mod memory;
 mod once;
 mod options;
 mod pace;
@@ -32,13 +33,14 @@ mod side;
 mod socket;
 mod window;
 
-use crate::owned::Backing;
+use crate::owned::{Backing, Location};
 use crate::{Failure, launch};
 use alone::Alone;
 use bench::Bench;
 use clap::ArgMatches;
 use crosstie::host::{DeviceKind, log};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use memory::Locations;
 use options::{Measure, Options};
 use peer::{Pair, Setting};
 use remote::Server;
@@ -151,7 +153,8 @@ fn transfers_run(
             }
         }
     }
-    report.rails(&bench.rails())
+    report.rails(&bench.rails())?;
+    if options.locations.has_gpu() { report.paths(bench.paths()) } else { Ok(()) }
 }
 
 /// The cost of the library alone: one receive, one send and their tests.
@@ -209,7 +212,8 @@ fn setup(options: &Options, server: Option<Rc<Server>>) -> Result<Row, Failure> 
     };
     let buffers = vec![(backing, window.buffer_bytes())];
     if options.device == DeviceKind::Loopback {
-        let shape = Shape { device: options.device, connections: 2 * connections, rails: None };
+        let (device, connections_all, location) = (options.device, 2 * connections, Location::Host);
+        let shape = Shape { device, connections: connections_all, rails: None, location };
         let mut alone = Alone::open(connections, &buffers)?;
         alone.window(&window, None, None)?;
         alone.setup.used();
@@ -223,12 +227,15 @@ fn setup(options: &Options, server: Option<Rc<Server>>) -> Result<Row, Failure> 
 }
 
 fn setting(options: &Options, connections: u32, server: Option<Rc<Server>>) -> Setting {
+    let (device, rails) = (options.device, options.rails);
+    let Locations(location, far) = options.locations;
     Setting {
-        shape: Shape { device: options.device, connections, rails: options.rails },
+        shape: Shape { device, connections, rails, location },
         connections,
         cpus: options.cpus,
         server,
         is_cpu_free: options.is_cpu_free,
         buffers: options.buffers(),
+        location: far,
     }
 }

@@ -1,6 +1,7 @@
 //! What `crosstie perf` was asked for.
 #![forbid(unsafe_code)]
 
+use super::memory::{Locations, Memory};
 use super::once;
 use super::place::Place;
 use super::ranks::pattern::Pattern;
@@ -89,7 +90,9 @@ fn messages() -> Vec<Arg> {
     let outstanding = "receives outstanding per direction (bandwidth 8, rate 32)";
     let connections = "connections, used in turn (default 1; setup: 100)";
     let memory = "shared (the library's), private (the heap, registered) or both\n\
-                  (default both; rate: shared; tcp0: private)";
+                  (default both; rate: shared; tcp0: private); or host or cuda:N, a GPU\n\
+                  by number: A,B for this side and the other, A for both; bytes are\n\
+                  verified then, and counted by the path that they took";
     let one_buffer = "all outstanding messages use one buffer, as ucx_perftest and\n\
                       fi_pingpong do; by default each has its own";
     let rails = "rails of each connection, 1 to 8: of TCP, and of RDMA ports or\n\
@@ -102,7 +105,7 @@ fn messages() -> Vec<Arg> {
         flag("both", "bandwidth and rate in both directions at once"),
         number("connections", "N", connections, 1, CONNECTIONS_MAX),
         number("group", "K", "messages per receive, 1 to 8 (default 1)", 1, 8),
-        option("memory", "KIND", memory).value_parser(["shared", "private", "both"]),
+        option("memory", "KIND", memory).value_parser(Memory::parse),
         flag("one-buffer", one_buffer),
         device_option("host0 (default), shm0, tcp0, loopback0"),
         number("rails", "N", rails, 1, RAILS_MAX as u64),
@@ -212,6 +215,8 @@ pub struct Options {
     /// Messages per receive.
     pub group: u64,
     memory: Option<Vec<Backing>>,
+    /// Where messages lie whose memory is located.
+    pub locations: Locations,
     /// All outstanding messages use one buffer.
     pub one_buffer: bool,
     /// On which device.
@@ -248,6 +253,7 @@ impl Options {
         let (place, operands) = Place::among(&operands(given), words)?;
         let number = |name| arguments::number(given, name);
         let seconds = given.get_one("seconds").copied();
+        let memory = given.get_one::<Memory>("memory");
         let mut options = Options {
             measures: measures(&operands)?,
             sizes: given.get_one::<Vec<u64>>("sizes").cloned(),
@@ -255,7 +261,8 @@ impl Options {
             both: given.get_flag("both"),
             connections: number("connections").map(|count| count as u32),
             group: number("group").unwrap_or(1),
-            memory: memory(given),
+            memory: memory.map(Memory::backings),
+            locations: memory.map_or(Locations::HOSTS, Memory::locations),
             one_buffer: given.get_flag("one-buffer"),
             device: device(given),
             seconds: seconds.unwrap_or(SECONDS),
@@ -282,14 +289,19 @@ impl Options {
         if options.place.is_some() {
             options.remote_check(given)?;
         }
+        // some messages are verified, unless that is impossible
+        let is_wanted = options.place.is_some() || options.locations.has_gpu();
+        if is_wanted && options.verify == Verify::No && !options.one_buffer {
+            options.verify = Verify::Outside;
+        }
         options.check()?;
         options.socket_check(given)?;
         options.svg_check()?;
         Ok(options)
     }
 
-    /// What a server is not asked for. Some messages are verified unless that is impossible.
-    fn remote_check(&mut self, given: &ArgMatches) -> Result<(), Failure> {
+    /// What a server is not asked for.
+    fn remote_check(&self, given: &ArgMatches) -> Result<(), Failure> {
         if let Some(name) = ["pattern", "processes"].iter().find(|name| is_given(given, name)) {
             return Err(refused(&format!("--{name}"), "not together with a HOST"));
         }
@@ -298,9 +310,6 @@ impl Options {
         }
         if self.measures.contains(&Measure::Socket) {
             return Err("`socket` measures within a host".into());
-        }
-        if self.verify == Verify::No && !self.one_buffer {
-            self.verify = Verify::Outside;
         }
         Ok(())
     }
@@ -371,7 +380,8 @@ impl Options {
         if self.verify != Verify::No && self.one_buffer {
             return Err(refused("--verify", "not with --one-buffer, whose bytes overlap"));
         }
-        if self.memory.as_ref().is_some_and(|kinds| loopback && kinds.contains(&Backing::Shared)) {
+        let is_private = |kinds: &Vec<Backing>| kinds == &[Backing::Private];
+        if loopback && !self.memory.as_ref().is_none_or(is_private) {
             return Err(refused("--memory", "loopback0 has private memory only"));
         }
         if self.buffers().iter().any(|(_, bytes)| *bytes > BUFFERS_BYTES_MAX) {
@@ -479,7 +489,12 @@ impl Options {
             ("--group", self.group != 1),
             ("--one-buffer", self.one_buffer),
             ("--svg", self.svg.is_some()),
-            ("--memory", self.memory.as_ref().is_some_and(|kinds| kinds.len() != 1)),
+            (
+                "--memory",
+                self.memory.as_ref().is_some_and(|kinds| {
+                    !matches!(kinds[..], [Backing::Shared | Backing::Private])
+                }),
+            ),
             ("--device", self.device == DeviceKind::Loopback),
         ] {
             if given {
@@ -544,14 +559,6 @@ fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
         measures.extend(Measure::DEFAULT);
     }
     Ok(measures)
-}
-
-fn memory(given: &ArgMatches) -> Option<Vec<Backing>> {
-    given.get_one::<String>("memory").map(|kind| match kind.as_str() {
-        "shared" => vec![Backing::Shared],
-        "private" => vec![Backing::Private],
-        _ => vec![Backing::Shared, Backing::Private],
-    })
 }
 
 /// The device of `--device`.

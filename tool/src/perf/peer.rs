@@ -8,6 +8,7 @@ use super::once;
 use super::options::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, device, device_option};
 use super::pingpong;
 use super::process::{PEER_COMMAND, Peer, line_read, pin};
+use super::rails::Paths;
 use super::ranks::lanes::STEP_LIMIT;
 use super::remote::Server;
 use super::setup::Setup;
@@ -15,7 +16,7 @@ use super::side::{Shape, Side};
 use super::socket::SocketPeer;
 use super::window::{Kind, Window};
 use crate::arguments::{flag, number, option};
-use crate::owned::Backing;
+use crate::owned::{Backing, Location};
 use crate::text::hex;
 use crate::{Failure, cpus};
 use clap::{ArgMatches, Command, value_parser};
@@ -41,6 +42,8 @@ pub fn command() -> Command {
         .arg(flag("pin", "to stay on a CPU that it chooses"))
         .arg(number("shared", "BYTES", "of each buffer in shared memory", 0..=BUFFERS_BYTES_MAX))
         .arg(number("private", "BYTES", "of each buffer on the heap", 0..=BUFFERS_BYTES_MAX))
+        .arg(number("located", "BYTES", "of each buffer in --location", 0..=BUFFERS_BYTES_MAX))
+        .arg(option("location", "MEMORY", "host or cuda:N").value_parser(Location::parse))
         .arg(once::warned_option())
 }
 
@@ -59,6 +62,8 @@ pub struct Setting {
     pub is_cpu_free: bool,
     /// Buffers, with their size in bytes.
     pub buffers: Vec<(Backing, u64)>,
+    /// Where buffers of the other process lie that are located.
+    pub location: Location,
 }
 
 /// The measuring process and its peer.
@@ -115,8 +120,12 @@ fn told(setting: &Setting) -> Vec<(&'static str, String)> {
         let name = match backing {
             Backing::Shared => "--shared",
             Backing::Private => "--private",
+            Backing::Located => "--located",
         };
         told.push((name, bytes.to_string()));
+        if *backing == Backing::Located {
+            told.push(("--location", setting.location.to_string()));
+        }
     }
     told
 }
@@ -149,6 +158,10 @@ impl Bench for Pair {
         Ok(Ran { took, rounds })
     }
 
+    fn paths(&mut self) -> Paths {
+        Paths::of(&mut self.side) + self.process.paths
+    }
+
     fn rails(&mut self) -> Vec<RailView> {
         super::rails::rails(&mut self.side)
     }
@@ -175,7 +188,7 @@ pub fn run(given: &ArgMatches) -> Result<(), Failure> {
     let mut peer = SocketPeer::open(bytes, &mut out)?;
     while let Some(window) = next_window(&mut words, &[])? {
         peer.serve(&window)?;
-        said(&mut out, peer.checked())?;
+        said(&mut out, peer.checked(), Paths::default())?;
     }
     Ok(())
 }
@@ -199,10 +212,11 @@ pub fn session(
     cpu_take(given)?;
     let connections = number(given, "connections").unwrap_or(1) as u32;
     let rails = number(given, "rails").map(|rails| rails as u32);
-    let mut side = Side::open(&Shape { device: device(given), connections, rails })?;
+    let location = given.get_one("location").copied().unwrap_or(Location::Host);
+    let mut side = Side::open(&Shape { device: device(given), connections, rails, location })?;
     let mut rooms = Vec::new();
-    for (name, backing) in [("shared", Backing::Shared), ("private", Backing::Private)] {
-        if let Some(bytes) = number(given, name) {
+    for backing in [Backing::Shared, Backing::Private, Backing::Located] {
+        if let Some(bytes) = number(given, backing.name()) {
             side.buffers_make(backing, bytes)?;
             rooms.push((backing, bytes));
         }
@@ -217,7 +231,7 @@ pub fn session(
     })?;
     while let Some(window) = side.attend(|| next_window(words, &rooms))? {
         serve(&mut side, &window)?;
-        said(out, (side.verified, side.wrong))?;
+        said(out, (side.verified, side.wrong), Paths::of(&mut side))?;
     }
     Ok((side.verified, side.wrong))
 }
@@ -240,9 +254,10 @@ fn next_window(
     }
 }
 
-/// Says that a window has ended, and what was verified until then.
-fn said(out: &mut impl Write, (verified, wrong): (u64, u64)) -> Result<(), Failure> {
-    let said = out.write_all(format!("{verified} {wrong}\n").as_bytes());
+/// Says that a window has ended, what was verified until then, and what had arrived.
+fn said(out: &mut impl Write, (verified, wrong): (u64, u64), paths: Paths) -> Result<(), Failure> {
+    let [engine, staged, all] = paths.words();
+    let said = out.write_all(format!("{verified} {wrong} {engine} {staged} {all}\n").as_bytes());
     said.and_then(|()| out.flush()).map_err(gone)
 }
 

@@ -53,7 +53,7 @@ pub fn ping(
         // Posted while the message is on its way.
         let answer = receive(side, connection, window, round)?;
         side.wait(answer)?;
-        side.received(window, round);
+        side.received(window, round)?;
         if let Some(samples) = &mut samples {
             let now = Instant::now();
             samples.push(u32::try_from((now - last).as_nanos()).unwrap_or(u32::MAX));
@@ -73,7 +73,7 @@ pub fn pong(side: &mut Side, window: &Window, first: RequestId) -> Result<(), Fa
         if window.is_stop(side.wait_length(next)?) {
             break;
         }
-        side.received(window, round);
+        side.received(window, round)?;
         sent.wait(side)?;
         sent = send(side, connection, window, round)?;
         if round + 1 < window.rounds {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::once;
+use super::rails::Paths;
 use super::window::Window;
 use crate::text::unhex;
 use crate::{Failure, SAID, STATUS_USAGE};
@@ -29,6 +30,8 @@ pub struct Peer {
     pub verified: u64,
     /// Messages whose bytes were wrong there.
     pub wrong: u64,
+    /// What has arrived there.
+    pub paths: Paths,
 }
 
 impl Peer {
@@ -51,15 +54,17 @@ impl Peer {
         let say: Box<dyn Write + Send> = Box::new(child.stdin.take().ok_or("no pipe to the peer")?);
         let hear: Box<dyn Read + Send> =
             Box::new(child.stdout.take().ok_or("no pipe from the peer")?);
-        let hear = BufReader::new(hear);
-        Ok(Peer { child: Some(child), say: Some(say), hear, verified: 0, wrong: 0 })
+        Ok(Peer::new(Some(child), say, hear))
     }
 
     /// A server, which is told what to do over a connection.
     pub fn of_stream(say: TcpStream, hear: TcpStream) -> Peer {
-        let hear: Box<dyn Read + Send> = Box::new(hear);
-        let hear = BufReader::new(hear);
-        Peer { child: None, say: Some(Box::new(say)), hear, verified: 0, wrong: 0 }
+        Peer::new(None, Box::new(say), Box::new(hear))
+    }
+
+    fn new(child: Option<Child>, say: Box<dyn Write + Send>, hear: Box<dyn Read + Send>) -> Peer {
+        let (say, hear) = (Some(say), BufReader::new(hear));
+        Peer { child, say, hear, verified: 0, wrong: 0, paths: Paths::default() }
     }
 
     fn name(&self) -> &'static str {
@@ -105,10 +110,11 @@ impl Peer {
     /// Waits until it says that the window has ended.
     pub fn hear_end(&mut self) -> Result<(), Failure> {
         let line = self.hear()?;
-        let mut words = line.split_whitespace().map(str::parse::<u64>);
-        match (words.next(), words.next()) {
-            (Some(Ok(verified)), Some(Ok(wrong))) => {
+        let numbers: Result<Vec<u64>, _> = line.split_whitespace().map(str::parse).collect();
+        match numbers.as_deref() {
+            Ok(&[verified, wrong, engine, staged, all]) => {
                 (self.verified, self.wrong) = (verified, wrong);
+                self.paths = Paths::of_words([engine, staged, all]);
                 Ok(())
             }
             _ => Err(format!("{} says `{line}`", self.name())),

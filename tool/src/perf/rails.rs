@@ -1,4 +1,5 @@
-//! The rails of the measuring process's first connection, as they are when all was measured.
+//! What carried the bytes: rails of the measuring process's first connection, and paths into and
+//! out of memory of GPUs, as they are when all was measured.
 #![forbid(unsafe_code)]
 
 use super::side::Side;
@@ -6,6 +7,7 @@ use crate::table::Table;
 use crosstie::host::RailView;
 use crosstie::transport::rail::LaneState;
 use serde_json::json;
+use std::ops::Add;
 
 /// How the rails of the first connection are; nothing where there is one, which carried everything.
 pub fn rails(side: &mut Side) -> Vec<RailView> {
@@ -72,5 +74,77 @@ fn way(rail: &RailView) -> String {
         [local, _] if local.is_empty() => "-".into(),
         [local, remote] if remote.is_empty() => local,
         [local, remote] => format!("{local} to {remote}"),
+    }
+}
+
+/// What has arrived at one process, or at both.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Paths {
+    /// By a copy engine, from GPU to GPU.
+    engine_bytes: u64,
+    /// From or to a GPU, through memory of the host.
+    staged_bytes: u64,
+    /// All of it, that between memory of hosts as well.
+    all_bytes: u64,
+}
+
+impl Add for Paths {
+    type Output = Paths;
+
+    fn add(self, other: Paths) -> Paths {
+        Paths {
+            engine_bytes: self.engine_bytes + other.engine_bytes,
+            staged_bytes: self.staged_bytes + other.staged_bytes,
+            all_bytes: self.all_bytes + other.all_bytes,
+        }
+    }
+}
+
+impl Paths {
+    /// What has arrived at a process until now.
+    pub fn of(side: &mut Side) -> Paths {
+        let endpoint = side.owned.endpoint();
+        let copied = endpoint.copied();
+        Paths {
+            engine_bytes: copied.engine_bytes,
+            staged_bytes: copied.staged_bytes,
+            all_bytes: endpoint.stats().receive_bytes,
+        }
+    }
+
+    /// As words for the measuring process.
+    pub fn words(self) -> [u64; 3] {
+        [self.engine_bytes, self.staged_bytes, self.all_bytes]
+    }
+
+    /// The inverse of [`Paths::words`].
+    pub fn of_words([engine_bytes, staged_bytes, all_bytes]: [u64; 3]) -> Paths {
+        Paths { engine_bytes, staged_bytes, all_bytes }
+    }
+
+    fn other_bytes(self) -> u64 {
+        self.all_bytes.saturating_sub(self.engine_bytes + self.staged_bytes)
+    }
+
+    /// A table of them.
+    pub fn table(self) -> String {
+        let mut table = Table::new(&["path", "bytes"]);
+        for (path, bytes) in [
+            ("copy engine", self.engine_bytes),
+            ("staged through the host", self.staged_bytes),
+            ("others", self.other_bytes()),
+        ] {
+            table.row([path.into(), bytes.to_string()].into());
+        }
+        format!("\nbytes that arrived in both processes, by path\n{}", table.text())
+    }
+
+    /// The same as a line of JSON.
+    pub fn json(self) -> String {
+        let object = json!({
+            "measure": "paths", "copy_engine_bytes": self.engine_bytes,
+            "staged_bytes": self.staged_bytes, "other_bytes": self.other_bytes(),
+        });
+        format!("{object}\n")
     }
 }

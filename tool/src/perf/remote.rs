@@ -32,7 +32,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// Between two looks for a client.
 const PAUSE: Duration = Duration::from_millis(5);
 /// What each says first: the protocol between them, and its version.
-const HELLO: &str = "crosstie perf 1\n";
+const HELLO: &str = "crosstie perf 2\n";
 
 // ---------------------------------------------------------------- the client
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::options::{Measure, Options, Verify};
+use super::rails::Paths;
 use super::{rails, socket};
 use crate::owned::Backing;
 use crate::plot::{Chart, Series, page};
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 pub struct Row {
     measure: Measure,
     device: &'static str,
-    memory: Option<&'static str>,
+    memory: Option<String>,
     bytes: Option<u64>,
     outstanding: u64,
     values: Vec<(&'static str, f64)>,
@@ -29,8 +30,8 @@ impl Row {
     /// Without numbers yet.
     pub fn new(options: &Options, measure: Measure, of: Option<(Backing, u64)>) -> Row {
         let memory = of.map(|(backing, _)| match backing {
-            Backing::Shared => "shared",
-            Backing::Private => "private",
+            Backing::Shared | Backing::Private => backing.name().into(),
+            Backing::Located => options.locations.to_string(),
         });
         Row {
             measure,
@@ -59,15 +60,16 @@ impl Row {
     }
 
     fn columns(&self) -> Columns {
-        let messages = [("memory", NUMBER_WIDTH), ("bytes", NUMBER_WIDTH)];
+        let width = self.memory.as_ref().map_or(0, String::len).max(NUMBER_WIDTH);
+        let messages = [("memory", width), ("bytes", NUMBER_WIDTH)];
         let messages = messages.into_iter().filter(|_| self.bytes.is_some());
         Columns::new(messages.chain(self.values.iter().map(|(name, _)| (*name, NUMBER_WIDTH))))
     }
 
     fn cells(&self) -> Vec<String> {
         let mut cells = Vec::new();
-        if let (Some(memory), Some(bytes)) = (self.memory, self.bytes) {
-            cells.extend([memory.to_string(), bytes_short(bytes)]);
+        if let (Some(memory), Some(bytes)) = (&self.memory, self.bytes) {
+            cells.extend([memory.clone(), bytes_short(bytes)]);
         }
         cells.extend(self.values.iter().map(|(_, value)| number(*value)));
         cells
@@ -75,8 +77,8 @@ impl Row {
 
     fn json(&self, options: &Options) -> Value {
         let mut object = json!({ "measure": self.measure.name(), "device": self.device });
-        if let (Some(memory), Some(bytes)) = (self.memory, self.bytes) {
-            object["memory"] = memory.into();
+        if let (Some(memory), Some(bytes)) = (&self.memory, self.bytes) {
+            object["memory"] = memory.as_str().into();
             object["bytes"] = bytes.into();
             object["outstanding"] = self.outstanding.into();
             object["group"] = options.group.into();
@@ -123,6 +125,11 @@ impl<'a> Report<'a> {
     /// Writes how the rails are in the end.
     pub fn rails(&self, rails: &[RailView]) -> Result<(), Failure> {
         write_out(&if self.options.json { rails::json(rails) } else { rails::table(rails) })
+    }
+
+    /// Writes by which paths bytes have arrived.
+    pub fn paths(&self, paths: Paths) -> Result<(), Failure> {
+        write_out(&if self.options.json { paths.json() } else { paths.table() })
     }
 
     /// Writes what was verified, and the plot.
@@ -209,9 +216,10 @@ impl<'a> Report<'a> {
     }
 
     fn plot(&self) -> Result<String, Box<dyn Error>> {
+        let located = self.options.locations.to_string();
         let chart = |title: &str, measure: Measure, value: &str| Chart {
             title: title.to_string(),
-            series: ["shared", "private"]
+            series: ["shared", "private", &located]
                 .iter()
                 .map(|memory| self.series(measure, memory, value))
                 .filter(|series| !series.points.is_empty())
@@ -230,7 +238,7 @@ impl<'a> Report<'a> {
         let of = |row: &&Row| row.measure == measure && row.device != socket::DEVICE;
         let rows = self.rows.iter().filter(of);
         let points = rows
-            .filter(|row| row.memory == Some(memory))
+            .filter(|row| row.memory.as_deref() == Some(memory))
             .filter_map(|row| Some((row.bytes? as f64, row.value(value)?)))
             .collect();
         Series { name: format!("{memory} memory"), points }

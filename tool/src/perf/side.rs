@@ -3,7 +3,8 @@
 
 use super::window::Window;
 use crate::Failure;
-use crate::owned::{Backing, Buffer, Owned};
+use crate::arguments::refused;
+use crate::owned::{Backing, Buffer, BufferError, Location, Owned};
 use crosstie::base::slab::Handle;
 use crosstie::connect::ListenerId;
 use crosstie::host::{AllocateError, DeviceKind, Options, RegisterError};
@@ -38,6 +39,8 @@ pub struct Shape {
     pub connections: u32,
     /// TCP rails of each; `None`: as many as a program has that says nothing.
     pub rails: Option<u32>,
+    /// Where buffers lie that are located.
+    pub location: Location,
 }
 
 impl Shape {
@@ -98,12 +101,16 @@ pub struct Side {
 impl Side {
     /// Opens an endpoint.
     pub fn open(shape: &Shape) -> Result<Side, Failure> {
-        Side::open_with(&shape.options())
+        Side::open_in(&shape.options(), shape.location)
     }
 
     /// Opens an endpoint of a shape of its own.
     pub fn open_with(options: &Options) -> Result<Side, Failure> {
-        let owned = Owned::open(options).map_err(|error| format!("open: {error}"))?;
+        Side::open_in(options, Location::Host)
+    }
+
+    fn open_in(options: &Options, location: Location) -> Result<Side, Failure> {
+        let owned = Owned::open(options, location).map_err(|error| format!("open: {error}"))?;
         Ok(Side {
             owned,
             connections: [].into(),
@@ -129,14 +136,15 @@ impl Side {
     pub fn buffers_make(&mut self, backing: Backing, bytes: u64) -> Result<(), Failure> {
         let mut make = || self.owned.buffer(backing, bytes);
         let pair = make().and_then(|send| Ok((send, make()?)));
-        let kind = match backing {
-            Backing::Shared => "shared",
-            Backing::Private => "private",
-        };
         let (send, receive) = pair.map_err(|error| {
-            let heapless = matches!(error, AllocateError::Register(RegisterError::Kind));
-            let end = if heapless { "; --memory private needs none" } else { "" };
-            format!("{bytes} bytes of {kind} memory: {error}{end}")
+            if backing == Backing::Located {
+                return refused("--memory", &error.to_string());
+            }
+            use BufferError::Allocate;
+            let is_heapless =
+                matches!(error, Allocate(AllocateError::Register(RegisterError::Kind)));
+            let end = if is_heapless { "; --memory private needs none" } else { "" };
+            format!("{bytes} bytes of {} memory: {error}{end}", backing.name())
         })?;
         self.buffers.push(Buffers { backing, send, receive });
         Ok(())
@@ -266,7 +274,7 @@ impl Side {
         let buffer = self.buffers(window.backing).send;
         let offset = window.offset(round, part);
         if window.verify {
-            self.owned.fill(buffer, offset, window.bytes, window.seed(round, part));
+            self.owned.fill(buffer, offset, window.bytes, window.seed(round, part))?;
         }
         let message = self.owned.outgoing(buffer, offset, window.bytes, part as i32);
         accepted(self.owned.endpoint().isend(connection, message))
@@ -299,20 +307,19 @@ impl Side {
 
     /// Looks at the bytes of a receive that has ended, when the window says so.
     #[inline]
-    pub fn received(&mut self, window: &Window, round: u64) {
-        if window.verify {
-            self.verify(window, round);
-        }
+    pub fn received(&mut self, window: &Window, round: u64) -> Result<(), Failure> {
+        if window.verify { self.verify(window, round) } else { Ok(()) }
     }
 
-    fn verify(&mut self, window: &Window, round: u64) {
+    fn verify(&mut self, window: &Window, round: u64) -> Result<(), Failure> {
         let buffer = self.buffers(window.backing).receive;
         for part in 0..window.group {
             let seed = window.seed(round, part);
-            let same = self.owned.check(buffer, window.offset(round, part), window.bytes, seed);
+            let same = self.owned.check(buffer, window.offset(round, part), window.bytes, seed)?;
             self.verified += window.bytes;
             self.wrong += u64::from(!same);
         }
+        Ok(())
     }
 
     /// Sends one message of a pattern. `None`: no record is free now.
@@ -323,7 +330,7 @@ impl Side {
     ) -> Result<Option<RequestId>, Failure> {
         let buffer = self.buffers(place.backing).send;
         if let Some(seed) = place.seed {
-            self.owned.fill(buffer, place.offset, place.bytes, seed);
+            self.owned.fill(buffer, place.offset, place.bytes, seed)?;
         }
         let message = self.owned.outgoing(buffer, place.offset, place.bytes, 0);
         accepted(self.owned.endpoint().isend(connection, message))
@@ -341,12 +348,13 @@ impl Side {
     }
 
     /// Looks at the bytes of a message that has arrived, when its place says what they are.
-    pub fn verify_at(&mut self, place: &Place) {
-        let Some(seed) = place.seed else { return };
+    pub fn verify_at(&mut self, place: &Place) -> Result<(), Failure> {
+        let Some(seed) = place.seed else { return Ok(()) };
         let buffer = self.buffers(place.backing).receive;
-        let same = self.owned.check(buffer, place.offset, place.bytes, seed);
+        let same = self.owned.check(buffer, place.offset, place.bytes, seed)?;
         self.verified += place.bytes;
         self.wrong += u64::from(!same);
+        Ok(())
     }
 
     /// Waits for a receive, and says how long its first message was.
@@ -451,7 +459,12 @@ mod tests {
     const PLACE: Place = Place { backing: Backing::Private, offset: 0, bytes: BYTES, seed: None };
 
     fn side() -> Side {
-        let shape = Shape { device: DeviceKind::SharedMemory, connections: 1, rails: None };
+        let shape = Shape {
+            device: DeviceKind::SharedMemory,
+            connections: 1,
+            rails: None,
+            location: Location::Host,
+        };
         let mut side = Side::open(&shape).expect("an endpoint");
         side.buffers_make(Backing::Private, BYTES).expect("room");
         side

@@ -92,10 +92,7 @@ impl Window {
             Kind::Stream => "stream",
             Kind::Both => "both",
         };
-        let backing = match self.backing {
-            Backing::Shared => "shared",
-            Backing::Private => "private",
-        };
+        let backing = self.backing.name();
         let flags = (u64::from(self.one_buffer), u64::from(self.verify));
         let numbers = [self.bytes, self.rounds, self.outstanding, self.group, flags.0, flags.1];
         let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
@@ -111,11 +108,7 @@ impl Window {
             "both" => Kind::Both,
             _ => return None,
         };
-        let backing = match words.next()? {
-            "shared" => Backing::Shared,
-            "private" => Backing::Private,
-            _ => return None,
-        };
+        let backing = Backing::named(words.next()?)?;
         let mut number = || words.next()?.parse::<u64>().ok();
         let window = Window {
             kind,

@@ -125,7 +125,7 @@ impl Traffic {
             }
             let seed = self.seed(self.sent, true);
             let (length, offset) = (length(seed), at as u64 * LENGTH_MAX);
-            side.owned.fill(self.out, offset, length, seed);
+            side.owned.fill(self.out, offset, length, seed)?;
             let message = side.owned.outgoing(self.out, offset, length, 1);
             let begun_ns = clock_ns();
             match side.owned.endpoint().isend(self.connection, message) {
@@ -152,7 +152,7 @@ impl Traffic {
         if came != expected {
             return Err(format!("message {number}: {came} bytes instead of {expected}"));
         }
-        if !side.owned.check(self.into, at as u64 * LENGTH_MAX, expected, seed) {
+        if !side.owned.check(self.into, at as u64 * LENGTH_MAX, expected, seed)? {
             return Err(format!("message {number} of {expected} bytes: wrong bytes"));
         }
         self.receives[at] = None;

@@ -211,7 +211,7 @@ impl Lanes {
         let request = request.ok_or("no record free although one message is outstanding")?;
         self.side.wait(request).map_err(of)?;
         if !send {
-            self.side.verify_at(&place);
+            self.side.verify_at(&place)?;
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ impl Lanes {
             }
             let lane = &self.receives[at];
             let place = self.place(job, at, lane.ended, (lane.peer, self.rank));
-            self.side.verify_at(&place);
+            self.side.verify_at(&place)?;
             self.receives[at].requests.pop_front();
             self.receives[at].ended += 1;
         }

@@ -13,7 +13,7 @@ use super::pace::Pace;
 use super::rails;
 use super::side::{Shape, Side};
 use crate::launch::{Launch, Launcher};
-use crate::owned::Backing;
+use crate::owned::Location;
 use crate::rendezvous::Rendezvous;
 use crate::table::Columns;
 use crate::text::{bytes_short, number};
@@ -94,7 +94,8 @@ pub fn run(options: &Options, launch: Option<Launch>, args: &[String]) -> Result
     let size = launch.as_ref().map_or(options.processes.unwrap_or(2), |launch| launch.size);
     let measures = options.pattern_check(pattern, size)?;
     let connections = pattern.connections(size);
-    let shape = Shape { device: options.device, connections, rails: options.rails };
+    let (device, rails, location) = (options.device, options.rails, Location::Host);
+    let shape = Shape { device, connections, rails, location };
     let Some(launch) = launch else {
         // what it warns of the others need not; they inherit the CPUs that it may run on
         let side = Side::open(&shape)?;
@@ -308,13 +309,6 @@ impl Row {
     }
 }
 
-fn backing_name(backing: Backing) -> &'static str {
-    match backing {
-        Backing::Shared => "shared",
-        Backing::Private => "private",
-    }
-}
-
 fn json(together: &Together, row: &Row) -> Value {
     let (unit, values) = row.values(together);
     let options = together.options;
@@ -323,7 +317,7 @@ fn json(together: &Together, row: &Row) -> Value {
         "pattern": together.pattern.name(),
         "processes": together.met.size(),
         "device": options.device.name(),
-        "memory": backing_name(options.pattern_backing()),
+        "memory": options.pattern_backing().name(),
         "bytes": row.bytes,
         "outstanding": row.outstanding,
         "verified_bytes": row.verified,
