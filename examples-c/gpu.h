@@ -1,23 +1,32 @@
-// The few functions of the CUDA driver that the examples need, found when the program runs: so they
-// compile without CUDA, and say in one line where there is no GPU.
+// What the examples with memory of GPUs share: the few functions of the CUDA driver that they need,
+// found when the program runs, and two processes with a connection. So they compile without CUDA,
+// and say in one line where there is no GPU.
 #ifndef GPU_H
 #define GPU_H
 
+#include "example.h"
+#include "launch.h"
+
 #include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static struct {
+    void *library;
+    int device;
+    void *stream;  // for the program's copies: it waits for no kernel
     int (*init)(unsigned);
     int (*count)(int *);
-    int (*device)(int *, int);
+    int (*find)(int *, int);
     int (*retain)(void **, int);
     int (*current)(void *);
     int (*alloc)(uint64_t *, size_t);
     int (*free)(uint64_t);
-    int (*upload)(uint64_t, const void *, size_t);
-    int (*download)(void *, uint64_t, size_t);
+    int (*host_alloc)(void **, size_t, unsigned);
+    int (*host_free)(void *);
+    int (*stream_create)(void **, unsigned, int);
+    int (*stream_wait)(void *);
+    int (*stream_query)(void *);
+    int (*upload)(uint64_t, const void *, size_t, void *);
+    int (*download)(void *, uint64_t, size_t, void *);
     int (*synchronize)(void);
 } gpu;
 
@@ -36,48 +45,148 @@ static inline void gpu_check(int code, const char *what)
     }
 }
 
-static inline void *gpu_function(void *library, const char *name)
+// Whether the driver has a function, which is written to place.
+static inline int gpu_find(const char *name, void *place)
 {
-    void *found = dlsym(library, name);
-    if (found == NULL)
-        gpu_none(name);
-    return found;
+    void *found = dlsym(gpu.library, name);
+    memcpy(place, &found, sizeof found);
+    return found != NULL;
 }
 
-// Loads the driver, and makes a GPU the calling thread's; its number among those that there are.
-static inline int gpu_use(int wanted)
+static inline void gpu_load(void)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context = NULL;
-    if (library == NULL)
+    gpu.library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (gpu.library == NULL)
         gpu_none("libcuda.so.1 cannot be loaded");
-#define GPU_FIND(field, name) *(void **)&gpu.field = gpu_function(library, name)
-    GPU_FIND(init, "cuInit");
-    GPU_FIND(count, "cuDeviceGetCount");
-    GPU_FIND(device, "cuDeviceGet");
-    GPU_FIND(retain, "cuDevicePrimaryCtxRetain");
-    GPU_FIND(current, "cuCtxSetCurrent");
-    GPU_FIND(alloc, "cuMemAlloc_v2");
-    GPU_FIND(free, "cuMemFree_v2");
-    GPU_FIND(upload, "cuMemcpyHtoD_v2");
-    GPU_FIND(download, "cuMemcpyDtoH_v2");
-    GPU_FIND(synchronize, "cuCtxSynchronize");
-#undef GPU_FIND
-    int count = 0, device = 0;
+    const struct {
+        const char *name;
+        void *place;
+    } wanted[] = {
+        {"cuInit", &gpu.init},
+        {"cuDeviceGetCount", &gpu.count},
+        {"cuDeviceGet", &gpu.find},
+        {"cuDevicePrimaryCtxRetain", &gpu.retain},
+        {"cuCtxSetCurrent", &gpu.current},
+        {"cuMemAlloc_v2", &gpu.alloc},
+        {"cuMemFree_v2", &gpu.free},
+        {"cuMemHostAlloc", &gpu.host_alloc},
+        {"cuMemFreeHost", &gpu.host_free},
+        {"cuStreamCreateWithPriority", &gpu.stream_create},
+        {"cuStreamSynchronize", &gpu.stream_wait},
+        {"cuStreamQuery", &gpu.stream_query},
+        {"cuMemcpyHtoDAsync_v2", &gpu.upload},
+        {"cuMemcpyDtoHAsync_v2", &gpu.download},
+        {"cuCtxSynchronize", &gpu.synchronize},
+    };
+    for (size_t at = 0; at < sizeof wanted / sizeof wanted[0]; at++)
+        if (!gpu_find(wanted[at].name, wanted[at].place))
+            gpu_none(wanted[at].name);
+}
+
+// Loads the driver, and makes a GPU the calling thread's: the one of that number, or of those that
+// there are.
+static inline void gpu_use(int wanted)
+{
+    void *context = NULL;
+    int count = 0;
+    gpu_load();
     if (gpu.init(0) != 0 || gpu.count(&count) != 0 || count == 0)
         gpu_none("the driver sees none");
-    wanted %= count;
-    gpu_check(gpu.device(&device, wanted), "cuDeviceGet");
-    gpu_check(gpu.retain(&context, device), "cuDevicePrimaryCtxRetain");
+    gpu_check(gpu.find(&gpu.device, wanted % count), "cuDeviceGet");
+    gpu_check(gpu.retain(&context, gpu.device), "cuDevicePrimaryCtxRetain");
     gpu_check(gpu.current(context), "cuCtxSetCurrent");
-    return wanted;
+    gpu_check(gpu.stream_create(&gpu.stream, 1, 0), "cuStreamCreateWithPriority");
 }
 
-// Copies to a GPU. The driver's call may return before the bytes are there, and the library's
-// copies wait for no stream of the program: what is sent has to be there.
+// Host memory that a GPU reaches. Copies out of it are asynchronous.
+static inline void *gpu_host(size_t bytes)
+{
+    void *data = NULL;
+    gpu_check(gpu.host_alloc(&data, bytes, 1 | 2), "cuMemHostAlloc");
+    memset(data, 0, bytes);
+    return data;
+}
+
+// Copies between memory of gpu_host and a GPU, and waits. The library's copies wait for no stream
+// of the program: what is sent has to be there.
 static inline void gpu_upload(uint64_t to, const void *from, size_t bytes)
 {
-    gpu_check(gpu.upload(to, from, bytes), "cuMemcpyHtoD");
-    gpu_check(gpu.synchronize(), "cuCtxSynchronize");
+    gpu_check(gpu.upload(to, from, bytes, gpu.stream), "cuMemcpyHtoDAsync");
+    gpu_check(gpu.stream_wait(gpu.stream), "cuStreamSynchronize");
+}
+
+static inline void gpu_download(void *to, uint64_t from, size_t bytes)
+{
+    gpu_check(gpu.download(to, from, bytes, gpu.stream), "cuMemcpyDtoHAsync");
+    gpu_check(gpu.stream_wait(gpu.stream), "cuStreamSynchronize");
+}
+
+// Ends the program unless something runs on the legacy stream.
+static inline void gpu_runs(void)
+{
+    int code = gpu.stream_query(NULL);
+    if (code == 0)
+        fail("nothing runs on the legacy stream");
+    if (code != 600)  // CUDA_ERROR_NOT_READY
+        gpu_check(code, "cuStreamQuery");
+}
+
+// ---------------------------------------------------------------- two processes, one connection
+
+static struct launch launch;  // under a launcher; else its size is 0
+static xtie_connection *connection;
+static struct {
+    void (*open)(int side);  // opens the endpoint; side 1 connects
+    void (*run)(int side);
+} gpu_sides;
+
+static inline void gpu_listen_side(int fd)
+{
+    gpu_sides.open(0);
+    xtie_handle both[2];
+    xtie_listener *listener = NULL;
+    CHECK(xtie_endpoint_listen(endpoint, &both[0], &listener));
+    if (launch.size == 2)
+        launch_gather(&launch, &both[0], sizeof both[0], both);
+    else
+        handle_send(&both[0], fd);
+    connection = accept_one(listener);
+    CHECK(xtie_listener_close(endpoint, listener));
+    gpu_sides.run(0);
+}
+
+static inline void gpu_connect_side(int fd)
+{
+    gpu_sides.open(1);
+    xtie_handle both[2];
+    memset(both, 0, sizeof both);
+    if (launch.size == 2)
+        launch_gather(&launch, &both[1], sizeof both[1], both);
+    else
+        handle_receive(&both[0], fd);
+    connection = connect_one(&both[0]);
+    gpu_sides.run(1);
+}
+
+// Runs both sides: as the two ranks of a launcher, or this process and one that it forks, before
+// the driver and any endpoint: neither outlives a fork.
+static inline int gpu_two_sides(void (*open)(int), void (*run)(int))
+{
+    gpu_sides.open = open;
+    gpu_sides.run = run;
+    if (xtie_abi_version() != XTIE_ABI_VERSION)
+        fail("the library does not fit the header");
+    if (!launch_find(&launch))
+        return two_processes(gpu_listen_side, gpu_connect_side);
+    if (launch.size != 2)
+        fail("two ranks are wanted");
+    launch_meet(&launch);
+    if (launch.rank == 0)
+        gpu_listen_side(-1);
+    else
+        gpu_connect_side(-1);
+    launch_end(&launch);
+    return 0;
 }
 
 #endif
