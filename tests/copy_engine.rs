@@ -226,6 +226,16 @@ fn memory_that_cannot_be_used_is_refused_by_kind() {
         assert!(register(last, 1 << 30).is_err(), "beyond its allocation");
         assert!(register(last, 0).is_err(), "no bytes");
         assert!(register(u64::MAX - 8, 64).is_err(), "a range that wraps");
+        let (read_only, host) = (mapped(0, 1), MemoryKind::Host);
+        let access = Access { place: [1, 0], flags: 1 };
+        ok(cuMemSetAccess(read_only, ROOM, &raw const access, 1));
+        assert_eq!(register(read_only, ROOM), Err(RegisterError::Range), "memory for reads alone");
+        // SAFETY: nothing is sent.
+        let as_host = unsafe { pair.a.shared.register(last, Bytes::of(4096), host) };
+        assert_eq!(as_host, Err(RegisterError::Kind), "memory of a GPU as memory of the host");
+        // SAFETY: as above.
+        let as_host = unsafe { pair.a.shared.register(managed, Bytes::of(4096), host) };
+        pair.a.shared.deregister(as_host.expect("memory that both reach")).unwrap();
         let good = register(last, 4096).unwrap();
         pair.a.shared.deregister(good).unwrap();
         pair.close();

@@ -17,6 +17,7 @@ use crate::base::sync::{AtomicU32, Ordering};
 use crate::base::units::{Bytes, Span};
 use crate::connect::{Band, CloseError, Ending, ListenerId, PendingId};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
+use crate::memory::cuda::pointer::is_of_gpu;
 use crate::memory::heap::HeapError;
 use crate::memory::{SharedHeap, WaitSet, WakeFd};
 use crate::provider::host_domain::HostDomain;
@@ -194,6 +195,10 @@ impl Shared {
         if let MemoryKind::Cuda(_) = kind {
             // SAFETY: the caller's promise is the same.
             return unsafe { self.register_gpu(address, length) };
+        }
+        if is_of_gpu(address) {
+            news::memory_of_gpu_refused(address, length.0);
+            return Err(RegisterError::Kind);
         }
         let region = Region { address, length, kind };
         // SAFETY: the caller's promise is the domain's.

@@ -14,6 +14,7 @@ use super::log::news;
 use crate::base::units::Bytes;
 use crate::connect::{Name, Socket, Trust, random};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
+use crate::memory::cuda::pointer::is_read_only;
 use crate::memory::cuda::vmm::range_of;
 use crate::memory::cuda::{CudaError, Gpu, LoadError, Place, Segment};
 use crate::memory::{Errno, WakeFd, threads};
@@ -44,6 +45,8 @@ pub enum GpuError {
     Place(Place),
     /// Its two ends lie in different places.
     Torn,
+    /// It may not be written.
+    ReadOnly,
     /// No other process can map it.
     NotExportable(CudaError),
     /// More GPUs than there is room for.
@@ -66,6 +69,9 @@ impl fmt::Display for GpuError {
                 f.write_str("it is memory of the host: register it with XTIE_MEMORY_HOST")
             }
             GpuError::Torn => f.write_str("it does not lie in memory of one GPU from end to end"),
+            GpuError::ReadOnly => {
+                f.write_str("it is mapped for reads alone: give its GPU both by cuMemSetAccess")
+            }
             GpuError::NotExportable(error) => write!(
                 f,
                 "no other process can map it ({error}): use cudaMalloc, ncclMemAlloc, or \
@@ -228,6 +234,9 @@ fn segments(gpu: &Arc<Gpu>, address: u64, length: u64) -> Result<Vec<Segment>, G
     let (mut at, mut all) = (address, Vec::new());
     while at < address + length {
         range_of(&entered, at)?;
+        if is_read_only(entered.library(), at)? {
+            return Err(GpuError::ReadOnly);
+        }
         let segment = Segment::of(&entered, at).map_err(GpuError::NotExportable)?;
         at = segment.start + segment.bytes;
         all.push(segment);
@@ -250,7 +259,7 @@ pub unsafe fn register(
             GpuError::Place(_) | GpuError::Driver(_) | GpuError::NotExportable(_) => {
                 RegisterError::Kind
             }
-            GpuError::Torn => RegisterError::Range,
+            GpuError::Torn | GpuError::ReadOnly => RegisterError::Range,
             GpuError::Cuda(error) | GpuError::Lanes(LaneError::Cuda(error)) => {
                 RegisterError::Fabric(error.code as i32)
             }

@@ -394,6 +394,17 @@ pub(in crate::host) fn gpu_memory_refused(address: u64, bytes: u64, why: &dyn fm
     );
 }
 
+/// Memory of a GPU was passed as memory of the host.
+pub(in crate::host) fn memory_of_gpu_refused(address: u64, bytes: u64) {
+    say_of(
+        Level::Warning,
+        format_args!(
+            "{bytes} bytes at {address:#x} are not registered as memory of the host: it is \
+             memory of a GPU: register it with XTIE_MEMORY_CUDA"
+        ),
+    );
+}
+
 /// An endpoint was closed.
 pub(in crate::host) fn closed() {
     say_heard(Level::Info, format_args!("endpoint closed"));

@@ -238,7 +238,61 @@ functions! {
     write(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint) = c"cuStreamBatchMemOp_v2",
 }
 
+/// The function that knows an address.
+pub(super) type Attribute =
+    unsafe extern "C" fn(*mut c_void, CUpointer_attribute, CUdeviceptr) -> CUresult;
+
 static LOADED: OnceLock<Result<Library, LoadError>> = OnceLock::new();
+
+/// That function, where somebody in the process has loaded the driver.
+pub(super) fn attribute_where_loaded() -> Option<Attribute> {
+    static FOUND: OnceLock<Attribute> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Some(*found);
+    }
+    let mut is_loaded = false;
+    // SAFETY: the function takes a flag, which lives during the call.
+    unsafe { libc::dl_iterate_phdr(Some(is_driver), (&raw mut is_loaded).cast()) };
+    if !is_loaded {
+        return None;
+    }
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: a name that ends with a zero. Nothing is loaded that is not there.
+    let handle = unsafe { libc::dlopen(FILE.as_ptr(), flags) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: an open library, and a name that ends with a zero.
+    let symbol = unsafe { libc::dlsym(handle, c"cuPointerGetAttribute".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: the driver's function of this name has this type, and the driver stays.
+    Some(*FOUND.get_or_init(|| unsafe { function(symbol) }))
+}
+
+/// Raises a flag at the driver, which ends the walk through the process's libraries. Asking the
+/// loader for it instead would look for the file on disk, and allocate.
+unsafe extern "C" fn is_driver(
+    info: *mut libc::dl_phdr_info,
+    _bytes: usize,
+    flag: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader's, valid during the call.
+    let name = unsafe { (*info).dlpi_name };
+    if name.is_null() {
+        return 0;
+    }
+    // SAFETY: a text of the loader's, which ends with a zero.
+    let path = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let is_driver = file.starts_with(b"libcuda.so");
+    if is_driver {
+        // SAFETY: the flag of the caller's.
+        unsafe { flag.cast::<bool>().write(true) };
+    }
+    c_int::from(is_driver)
+}
 
 impl Library {
     fn open() -> Result<Library, LoadError> {

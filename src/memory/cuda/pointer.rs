@@ -1,7 +1,7 @@
 //! What kind of memory an address lies in.
 
-use super::library::{CudaError, Library};
-use cudarc::driver::sys::{CUmemorytype, CUpointer_attribute, CUresult};
+use super::library::{Attribute, CudaError, Library, attribute_where_loaded};
+use cudarc::driver::sys::{CUmemAccess_flags, CUmemorytype, CUpointer_attribute, CUresult};
 
 /// Where memory lies, as the driver knows it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -36,18 +36,43 @@ impl Place {
     }
 }
 
+/// Whether memory of a GPU is mapped for reads alone.
+///
+/// *Errors*: the driver's.
+pub fn is_read_only(library: &Library, address: u64) -> Result<bool, CudaError> {
+    let name = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+    let flags = number(library, name, address)?;
+    Ok(flags == Some(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ as u32))
+}
+
+/// Whether `address` lies in memory of a GPU that the process itself cannot touch. The driver is
+/// neither loaded nor started for this: without it there is no such memory.
+pub fn is_of_gpu(address: u64) -> bool {
+    let Some(attribute) = attribute_where_loaded() else { return false };
+    let known = |name| ask(attribute, name, address).ok();
+    let is_managed = known(CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED);
+    let kind = known(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+    kind == Some(CUmemorytype::CU_MEMORYTYPE_DEVICE as u32) && is_managed == Some(0)
+}
+
 /// A number that the driver knows of an address; `None`: it does not know the address.
 fn number(
     library: &Library,
-    attribute: CUpointer_attribute,
+    name: CUpointer_attribute,
     address: u64,
 ) -> Result<Option<u32>, CudaError> {
+    match ask(library.pointers()?.attribute, name, address) {
+        Ok(value) => Ok(Some(value)),
+        Err(CUresult::CUDA_ERROR_INVALID_VALUE) => Ok(None),
+        Err(code) => library.check("cuPointerGetAttribute", code).map(|()| None),
+    }
+}
+
+fn ask(attribute: Attribute, name: CUpointer_attribute, address: u64) -> Result<u32, CUresult> {
     let mut value: u64 = 0; // some attributes are one byte long, others four
     // SAFETY: room for the longest of the attributes asked for.
-    let code =
-        unsafe { (library.pointers()?.attribute)((&raw mut value).cast(), attribute, address) };
-    match code {
-        CUresult::CUDA_ERROR_INVALID_VALUE => Ok(None),
-        code => library.check("cuPointerGetAttribute", code).map(|()| Some(value as u32)),
+    match unsafe { attribute((&raw mut value).cast(), name, address) } {
+        CUresult::CUDA_SUCCESS => Ok(value as u32),
+        code => Err(code),
     }
 }

@@ -1,0 +1,60 @@
+//! Programs of `tests/gpu` that need nothing but the library, over the test double of the CUDA
+//! driver.
+
+#[path = "../../tests/cuda_support/mod.rs"]
+mod cuda_support;
+
+use cuda_support::library_path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A program of that name, linked against the static library that cargo built along with this test.
+fn program(name: &str) -> PathBuf {
+    let library = std::env::current_exe().unwrap().with_file_name("libcrosstie_c.a");
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let libraries = std::fs::read_to_string(format!("{ROOT}/packaging/native-libs")).unwrap();
+    let built = Command::new("cc")
+        .args(["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-pedantic", "-Werror"])
+        .args([format!("-I{ROOT}/c-api/include"), format!("-I{ROOT}/examples-c")])
+        .arg(format!("{ROOT}/tests/gpu/{name}.c"))
+        .arg(library)
+        .args(libraries.split_whitespace())
+        .arg("-o")
+        .arg(&out)
+        .output()
+        .expect("a C compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    out
+}
+
+/// What a program says that finds everything right.
+fn said(program: &Path, settings: &[(&str, &str)]) -> String {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "600"]).arg(program);
+    command.env("LD_LIBRARY_PATH", library_path()).env_remove("CUDA_VISIBLE_DEVICES");
+    let done = command.envs(settings.iter().copied()).output().expect("the program");
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{}\n{text}\n{errors}", done.status);
+    assert!(!text.contains("WRONG"), "{text}");
+    text
+}
+
+#[test]
+fn each_kind_of_memory_is_passed_or_refused_as_the_page_says() {
+    let program = program("memory");
+    for settings in [&[][..], &[("CUDA_DOUBLE_DENY", "0-1")]] {
+        let text = said(&program, settings);
+        for path in ["copy engine", "TCP", "bad input", "GPUs hidden"] {
+            assert!(text.contains(&format!("ok    {path} ")), "{text}");
+        }
+    }
+}
+
+#[test]
+fn killed_peers_and_failed_gpus_leave_the_rest_alone() {
+    let text = said(&program("failures"), &[("CUDA_DOUBLE_DELAY_NS", "2000")]);
+    assert_eq!(text.lines().filter(|line| line.starts_with("ok ")).count(), 2, "{text}");
+}
