@@ -448,6 +448,12 @@ typedef enum xtie_result {
     // Of open: a CROSSTIE_ variable of the environment has a value that cannot be meant. The log
     // has a line with its name, its value and what it may be.
     XTIE_ERR_SETTING = -83,
+    // The memory does not lie on the device that was named.
+    XTIE_ERR_MEMORY_DEVICE = -84,
+    // The descriptor is no dma-buf, or is given for memory that has none.
+    XTIE_ERR_DMABUF = -85,
+    // The memory ends beyond the dma-buf.
+    XTIE_ERR_DMABUF_RANGE = -86,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -563,6 +569,23 @@ typedef struct xtie_buffer {
     // The memory that the room lies in; may be NULL when bytes is zero.
     struct xtie_memory *memory;
 } xtie_buffer;
+
+// What is said of memory to xtie_memory_register_with. Set struct_size; -1 is a value of two
+// fields, and zero is another.
+typedef struct xtie_memory_options {
+    // sizeof(xtie_memory_options).
+    uint32_t struct_size;
+    // XTIE_MEMORY_HOST or XTIE_MEMORY_CUDA.
+    uint32_t kind;
+    // The GPU that the memory must lie on, by its number in CUDA; -1: the one that the address
+    // tells.
+    int32_t device;
+    // A descriptor of the dma-buf that the memory is part of, as cuMemGetHandleForAddressRange
+    // gives it; -1: none. Memory of the host has none.
+    int32_t dmabuf;
+    // Where the first byte of the memory lies in the dma-buf.
+    uint64_t dmabuf_offset;
+} xtie_memory_options;
 
 // Counts since an endpoint was opened. Set struct_size before xtie_endpoint_stats.
 typedef struct xtie_stats {
@@ -1052,9 +1075,26 @@ int xtie_memory_register(struct xtie_endpoint *endpoint,
                          uint32_t kind,
                          struct xtie_memory **memory_out);
 
+// xtie_memory_register of memory of which more is known. Ports of the endpoint that take the
+// dma-buf move messages in the memory without a copy; others leave it to the other rails.
+//
+// data, bytes, memory_out: as of xtie_memory_register.
+// options: with struct_size set; read during the call. The descriptor stays the caller's, who may
+//     close it after the call: the endpoint keeps a duplicate where it needs one.
+// Results: as of xtie_memory_register, and XTIE_ERR_STRUCT_SIZE; XTIE_ERR_STRUCT: bytes behind
+//     the options that this version knows are not zero; XTIE_ERR_MEMORY_KIND: the kind is unknown,
+//     memory of the host is said to be a GPU's, or the other way round; XTIE_ERR_MEMORY_DEVICE;
+//     XTIE_ERR_DMABUF; XTIE_ERR_DMABUF_RANGE. Nothing is registered then.
+// Threads: any. Cost: control path; no page is touched.
+int xtie_memory_register_with(struct xtie_endpoint *endpoint,
+                              void *data,
+                              size_t bytes,
+                              const struct xtie_memory_options *options,
+                              struct xtie_memory **memory_out);
+
 // Forgets memory; the caller may unmap it after XTIE_OK.
 //
-// memory: of xtie_memory_register; not to be used after XTIE_OK.
+// memory: of xtie_memory_register or _with; not to be used after XTIE_OK.
 // Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
 //     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
 //     come; XTIE_ERR_FABRIC: a port's library refused to forget it, call again.

@@ -479,6 +479,14 @@ public:
         detail::check(xtie_memory_register(object_, data, bytes, kind, &made), object_);
         return crosstie::memory(object_, made, data, bytes, false);
     }
+    // options: struct_size need not be set.
+    crosstie::memory register_memory(void *data, std::size_t bytes, xtie_memory_options options)
+    {
+        xtie_memory *made = nullptr;
+        options.struct_size = sizeof options;
+        detail::check(xtie_memory_register_with(object_, data, bytes, &options, &made), object_);
+        return crosstie::memory(object_, made, data, bytes, false);
+    }
     crosstie::memory alloc(std::size_t bytes)
     {
         void *data = nullptr;

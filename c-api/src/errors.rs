@@ -9,7 +9,7 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::connect::OpenError as BandError;
 use crosstie::host::{
-    AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, OpenError,
+    AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, MemoryError, OpenError,
     RegisterError, Shared,
 };
 use crosstie::memory::Errno;
@@ -118,6 +118,29 @@ impl Explain for RegisterError {
             RegisterError::Full | RegisterError::Kind | RegisterError::Range => {
                 text.write_str(self.result().sentence().to_str().unwrap_or(""))
             }
+        }
+    }
+}
+
+impl Explain for MemoryError {
+    fn result(&self) -> xtie_result {
+        match self {
+            MemoryError::Register(error) => error.result(),
+            MemoryError::OfGpu(_) => XTIE_ERR_MEMORY_KIND,
+            MemoryError::Device(_) => XTIE_ERR_MEMORY_DEVICE,
+            MemoryError::NoDmabuf(_) | MemoryError::HostDmabuf => XTIE_ERR_DMABUF,
+            MemoryError::DmabufRange(_) => XTIE_ERR_DMABUF_RANGE,
+        }
+    }
+
+    fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
+        match self {
+            MemoryError::Register(error) => error.explain(shared, text),
+            MemoryError::OfGpu(_)
+            | MemoryError::Device(_)
+            | MemoryError::NoDmabuf(_)
+            | MemoryError::HostDmabuf
+            | MemoryError::DmabufRange(_) => write!(text, "{self}"),
         }
     }
 }

@@ -171,6 +171,12 @@ pub enum xtie_result {
     /// Of open: a CROSSTIE_ variable of the environment has a value that cannot be meant. The log
     /// has a line with its name, its value and what it may be.
     XTIE_ERR_SETTING = -83,
+    /// The memory does not lie on the device that was named.
+    XTIE_ERR_MEMORY_DEVICE = -84,
+    /// The descriptor is no dma-buf, or is given for memory that has none.
+    XTIE_ERR_DMABUF = -85,
+    /// The memory ends beyond the dma-buf.
+    XTIE_ERR_DMABUF_RANGE = -86,
 }
 
 use xtie_result::*;
@@ -270,6 +276,9 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_PEER_GAVE_UP, c"the peer gave the connection up, and its requests say why"),
     (XTIE_ERR_VENDOR_RAIL, c"a vendor's rail that the program gives is not valid"),
     (XTIE_ERR_SETTING, c"the value of a CROSSTIE_ variable is not valid; the log says more"),
+    (XTIE_ERR_MEMORY_DEVICE, c"the memory does not lie on the device that was named"),
+    (XTIE_ERR_DMABUF, c"the descriptor is no dma-buf, or the memory takes none"),
+    (XTIE_ERR_DMABUF_RANGE, c"the memory ends beyond the dma-buf"),
 ];
 
 impl xtie_result {

@@ -17,6 +17,7 @@ mod life;
 mod link_memory;
 pub mod log;
 mod machine;
+mod memory_options;
 mod own;
 mod parts;
 mod ports_memory;
@@ -33,4 +34,5 @@ pub use error::{
 pub use life::RailView;
 pub use log::stall;
 pub use log::{END_BYTES_MAX, RailEnd};
+pub use memory_options::{MemoryError, MemoryOptions};
 pub use shared::{Attempt, Half, Shared};

@@ -13,6 +13,7 @@ use crate::memory::registrations::{
 };
 use crate::memory::{Reserve, heap};
 use crate::provider::rail_set::PortDomain;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -55,9 +56,10 @@ impl Registrar for Ports {
     /// A port that refuses has no key, which is said once: what lies there goes over another rail.
     fn register(&mut self, pages: &Pages<'_>) -> Result<Keys, RegisterError> {
         let mut keys = Keys::default();
+        let dmabuf = pages.dmabuf.map(|(file, offset)| (file.as_raw_fd(), offset));
         for (port, key) in self.0.iter().zip(&mut keys) {
             // SAFETY: who acquires vouches for the range, and so for the pages that it lies in.
-            *key = match unsafe { port.domain.register_payload(pages.region) } {
+            *key = match unsafe { port.domain.register_payload(pages.region, dmabuf) } {
                 Ok(key) => key,
                 Err(error) => {
                     let why = NotRegistered { domain: &port.domain, error };
@@ -89,12 +91,6 @@ impl Registrar for Ports {
     }
 }
 
-const fn memory_of(region: Region) -> Memory<'static> {
-    // who registers keeps the memory until it is deregistered, so that what is registered now is of
-    // the memory that is there now
-    Memory { region, identity: 0, dmabuf: None }
-}
-
 impl PortsMemory {
     /// For so many regions at a time.
     pub fn open(ports: Vec<NamedDomain>, regions_max: u32) -> Result<PortsMemory, OpenError> {
@@ -114,13 +110,21 @@ impl PortsMemory {
     /// A registration of the memory: one that is there, or a new one; its keys, by place.
     ///
     /// # Safety
-    /// - the range stays valid for reads and writes until it was released with success.
+    /// - the range stays valid for reads and writes until it was released with success;
+    /// - the descriptor is open, and stays so until this returns; it is a dma-buf of that memory.
     pub unsafe fn acquire(
         &self,
         region: Region,
+        dmabuf: Option<(RawFd, u64)>,
         keys: &mut [RailKey],
     ) -> Result<Handle, RegisterError> {
-        let lease = self.cache.acquire(&memory_of(region)).map_err(|error| match error {
+        // SAFETY: open by this function's contract.
+        let borrowed = |file| unsafe { BorrowedFd::borrow_raw(file) };
+        let dmabuf = dmabuf.map(|(file, offset)| (borrowed(file), offset));
+        // who registers keeps the memory until it is deregistered, so that what is registered now
+        // is of the memory that is there now
+        let memory = Memory { region, identity: 0, dmabuf };
+        let lease = self.cache.acquire(&memory).map_err(|error| match error {
             AcquireError::Full => RegisterError::Full,
             AcquireError::Range => RegisterError::Range,
             AcquireError::Descriptor(code) => RegisterError::Fabric(code),

@@ -8,6 +8,7 @@ use super::error::{
 use super::gpu::{self, GpuMemory};
 use super::link_memory::HostMemory;
 use super::log::news;
+use super::memory_options::{MemoryError, MemoryOptions};
 use super::own::Own;
 use super::ports_memory::PortsMemory;
 use crate::base::carve::{BLOCK_ALIGN, RawSlice};
@@ -30,7 +31,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use static_assertions::assert_impl_all;
 use std::boxed::Box;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An attempt to connect that is under way.
@@ -186,15 +187,10 @@ impl Shared {
         length: Bytes,
         kind: MemoryKind,
     ) -> Result<Handle, RegisterError> {
-        if length.0 > LENGTH_MAX {
-            return Err(RegisterError::Range);
-        }
-        if self.regions.is_full() {
-            return Err(RegisterError::Full); // no rail need be asked
-        }
+        self.may_register(length)?;
         if let MemoryKind::Cuda(_) = kind {
             // SAFETY: the caller's promise is the same.
-            return unsafe { self.register_gpu(address, length) };
+            return unsafe { self.register_gpu(address, length, None) };
         }
         if is_of_gpu(address) {
             news::memory_of_gpu_refused(address, length.0);
@@ -211,17 +207,94 @@ impl Shared {
         };
         let held = match self.domain.ports() {
             None => None,
-            // SAFETY: the caller's promise is that of the domains.
-            Some(ports) => match unsafe { ports.acquire(region, &mut keys[1..]) } {
-                Ok(lease) => Some((ports, lease)),
-                Err(error) => {
-                    unregister();
-                    return Err(error);
-                }
-            },
+            Some(ports) => {
+                // SAFETY: the caller's promise is that of the domains.
+                let lease = unsafe { ports.acquire(region, None, &mut keys[1..]) };
+                Some((ports, lease.inspect_err(|_| unregister())?))
+            }
         };
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.insert(region, &keys, held) }.inspect_err(|_| unregister())
+    }
+
+    /// [`Shared::register`] of memory of which the user says more than its kind.
+    ///
+    /// # Safety
+    /// - as [`Shared::register`]; the dma-buf is of this memory.
+    pub unsafe fn register_with(
+        &self,
+        address: u64,
+        length: Bytes,
+        options: &MemoryOptions,
+    ) -> Result<Handle, MemoryError> {
+        self.may_register(length)?;
+        options.check(address, length)?;
+        Ok(match options.kind {
+            // SAFETY: the caller's promise is the same.
+            MemoryKind::Cuda(_) => unsafe { self.register_gpu(address, length, options.dmabuf)? },
+            MemoryKind::Host | MemoryKind::Mapped => {
+                // SAFETY: as above.
+                unsafe { self.register(address, length, MemoryKind::Host)? }
+            }
+        })
+    }
+
+    fn may_register(&self, length: Bytes) -> Result<(), RegisterError> {
+        if length.0 > LENGTH_MAX {
+            return Err(RegisterError::Range);
+        }
+        if self.regions.is_full() {
+            return Err(RegisterError::Full); // no rail need be asked
+        }
+        Ok(())
+    }
+
+    /// Makes memory of a GPU known, which is found by its address. Ports know it where it has a
+    /// dma-buf.
+    ///
+    /// # Safety
+    /// - as [`Shared::register_with`].
+    unsafe fn register_gpu(
+        &self,
+        address: u64,
+        length: Bytes,
+        dmabuf: Option<(RawFd, u64)>,
+    ) -> Result<Handle, RegisterError> {
+        let gpus = self.gpus.as_ref().ok_or(RegisterError::Kind)?;
+        // SAFETY: the caller's promise is the same.
+        let (region, key, segments) = unsafe { gpu::register(gpus, address, length) }?;
+        let mut keys = [RailKey(0); RAILS_MAX];
+        keys[0] = key;
+        let unregister = || {
+            // nobody has seen the key yet, so it cannot be busy
+            let _ = self.domain.domain().deregister(key);
+        };
+        let held = match (self.domain.ports(), dmabuf) {
+            (Some(ports), Some(dmabuf)) => {
+                // SAFETY: as above.
+                let lease = unsafe { ports.acquire(region, Some(dmabuf), &mut keys[1..]) };
+                Some((ports, lease.inspect_err(|_| unregister())?))
+            }
+            (None, _) | (_, None) => None,
+        };
+        // SAFETY: as above.
+        let handle = unsafe { self.insert(region, &keys, held) }.inspect_err(|_| unregister())?;
+        gpus.publish(key, address, length, segments);
+        Ok(handle)
+    }
+
+    /// Enters a region that rails know, and keeps its registration with ports for it.
+    ///
+    /// # Safety
+    /// - as [`Shared::register`].
+    unsafe fn insert(
+        &self,
+        region: Region,
+        keys: &[RailKey; RAILS_MAX],
+        held: Option<(&PortsMemory, Handle)>,
+    ) -> Result<Handle, RegisterError> {
         // SAFETY: the caller's promise is the table's.
-        match (unsafe { self.regions.insert(region, &keys) }, held) {
+        match (unsafe { self.regions.insert(region, keys) }, held) {
             (Some(handle), held) => {
                 if let Some((ports, lease)) = held {
                     ports.keep(handle, lease);
@@ -232,30 +305,9 @@ impl Shared {
                 if let Some((ports, lease)) = held {
                     ports.give_back(lease);
                 }
-                unregister();
                 Err(RegisterError::Full)
             }
         }
-    }
-
-    /// Makes memory of a GPU known, which is found by its address.
-    ///
-    /// # Safety
-    /// - as [`Shared::register`].
-    unsafe fn register_gpu(&self, address: u64, length: Bytes) -> Result<Handle, RegisterError> {
-        let gpus = self.gpus.as_ref().ok_or(RegisterError::Kind)?;
-        // SAFETY: the caller's promise is the same.
-        let (region, key, segments) = unsafe { gpu::register(gpus, address, length) }?;
-        // ports do not know it
-        let mut keys = [RailKey(0); RAILS_MAX];
-        keys[0] = key;
-        // SAFETY: as above.
-        let Some(handle) = (unsafe { self.regions.insert(region, &keys) }) else {
-            let _ = self.domain.domain().deregister(key);
-            return Err(RegisterError::Full);
-        };
-        gpus.publish(key, address, length, segments);
-        Ok(handle)
     }
 
     /// Forgets memory of [`Shared::register`]. `Busy` while requests that use it stand. It is

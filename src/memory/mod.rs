@@ -5,6 +5,7 @@
 //! - [`shared`]: one mapping, backed by an anonymous file whose descriptor is handed to the peer
 //! - [`cuda`]: memory of GPUs
 //! - [`cpus`]: sets of CPUs, and threads that are kept on them
+//! - [`dmabuf`]: what a descriptor of a buffer that devices share is told by
 //! - [`environment`]: the process's variables, read once
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
 //! - [`kernel_copy`]: reading another process's memory
@@ -26,6 +27,7 @@
 pub mod available;
 pub mod cpus;
 pub mod cuda;
+pub mod dmabuf;
 pub mod environment;
 pub mod errno;
 pub mod heap;

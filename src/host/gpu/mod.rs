@@ -16,7 +16,7 @@ use crate::connect::{Name, Socket, Trust, random};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::cuda::pointer::is_read_only;
 use crate::memory::cuda::vmm::range_of;
-use crate::memory::cuda::{CudaError, Gpu, LoadError, Place, Segment};
+use crate::memory::cuda::{CudaError, Gpu, Library, LoadError, Place, Segment};
 use crate::memory::{Errno, WakeFd, threads};
 use crate::provider::copy_engine::{Exporter, GPUS_MAX, LaneError, Shared as Gpus};
 use crate::provider::shm::ShmDomain;
@@ -149,7 +149,7 @@ impl GpuMemory {
     /// The number of the GPU that a range lies in, which can be used from now on, and the region's
     /// allocations.
     pub fn prepare(&self, address: u64, length: Bytes) -> Result<(u32, Vec<Segment>), GpuError> {
-        let library = crate::memory::cuda::Library::load().map_err(GpuError::Driver)?;
+        let library = Library::load().map_err(GpuError::Driver)?;
         let last = address.checked_add(length.0).and_then(|end| end.checked_sub(1));
         let (place, last) = (Place::of(library, address)?, last.ok_or(GpuError::Torn)?);
         let Place::Device(number) = place else { return Err(GpuError::Place(place)) };
@@ -220,6 +220,11 @@ impl Drop for GpuMemory {
             let _ = helper.join();
         }
     }
+}
+
+/// Where an address lies, as the driver knows it; `None`: the process has no driver, or that fails.
+pub(in crate::host) fn place_of(address: u64) -> Option<Place> {
+    Place::of(Library::loaded()?, address).ok()
 }
 
 /// The socket of an exporter.

@@ -323,6 +323,19 @@ impl Library {
             .map_err(|error| *error)
     }
 
+    /// The driver, if the process has it already: before, no memory of a GPU can be there.
+    pub fn loaded() -> Option<&'static Library> {
+        let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+        // SAFETY: a name that ends with a zero; nothing is loaded.
+        let handle = unsafe { libc::dlopen(FILE.as_ptr(), flags) };
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: opened above; who loaded the library holds it.
+        unsafe { libc::dlclose(handle) };
+        Library::load().ok()
+    }
+
     /// The functions that tell kinds of memory apart; an error where the driver lacks one.
     pub fn pointers(&self) -> Result<&Pointers, CudaError> {
         self.pointers.as_ref().map_err(|error| {

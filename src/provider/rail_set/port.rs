@@ -14,6 +14,7 @@ use crate::provider::vendor::VendorDomain;
 use crate::provider::vendor::port as vendor;
 use crate::provider::{libfabric, verbs};
 use crate::wire::pair::LaneEnd;
+use core::ffi::c_int;
 use core::fmt;
 use libfabric::Libfabric;
 use vendor::VendorPort;
@@ -77,18 +78,26 @@ pub enum PortDomain<'m> {
 }
 
 impl PortDomain<'_> {
-    /// Registers memory that payload alone is written to, and no control word.
+    /// Registers memory that payload alone is written to, and no control word. `dmabuf`: a
+    /// descriptor of it, and the offset of the region's first byte there.
     ///
     /// # Safety
     /// - as [`Domain::register`].
-    pub unsafe fn register_payload(&self, region: Region) -> Result<RailKey, RegisterError> {
-        match self {
+    pub unsafe fn register_payload(
+        &self,
+        region: Region,
+        dmabuf: Option<(c_int, u64)>,
+    ) -> Result<RailKey, RegisterError> {
+        match (self, dmabuf) {
+            (PortDomain::Verbs(domain), Some((file, offset))) => {
+                domain.register_dmabuf(region, file, offset)
+            }
             // SAFETY: this function's contract.
-            PortDomain::Verbs(domain) => unsafe { domain.register_payload(region) },
+            (PortDomain::Verbs(domain), None) => unsafe { domain.register_payload(region) },
             // SAFETY: as above.
-            PortDomain::Libfabric(domain) => unsafe { domain.register(region) },
+            (PortDomain::Libfabric(domain), _) => unsafe { domain.register(region) },
             // SAFETY: as above.
-            PortDomain::Vendor(domain) => unsafe { domain.register(region) },
+            (PortDomain::Vendor(domain), _) => unsafe { domain.register(region) },
         }
     }
 

@@ -348,7 +348,8 @@ impl<'m> Provider for RailSet<'m> {
 
     #[inline]
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
-        if has_device(op) {
+        // keys of ports are the ports' own
+        if self.on(op.peer) < ON_PORT && has_device(op) {
             let (gpus, beneath) = self.gpus();
             return gpus.post(beneath, op, now);
         }
