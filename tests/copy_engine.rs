@@ -17,7 +17,7 @@ use cuda_support::control::{self, assert_no_slow_calls, assert_nothing_lives, ca
 use cuda_support::driver::*;
 use cuda_support::steps::*;
 use cuda_support::with_double;
-use gpu_support::{Kind, Memory, SIZES, Way, exchange, pair, submitted};
+use gpu_support::{Kind, Memory, ROOM, SIZES, Way, exchange, mapped, pair, submitted};
 use host_support::wait_both;
 use std::sync::Arc;
 

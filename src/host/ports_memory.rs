@@ -7,12 +7,13 @@ use super::error::OpenError;
 use super::log::news::{self, NotRegistered};
 use crate::base::carve::Carver;
 use crate::base::slab::Handle;
-use crate::fabric::{DeregisterError, RailKey, Region, RegisterError};
+use crate::fabric::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};
 use crate::memory::registrations::{
-    AcquireError, Keys, LetGo, LetGoError, Memory, Pages, Registrar, Registrations,
+    AcquireError, Keys, LetGo, LetGoError, Memory, Pages, RAILS_MAX, Registrar, Registrations,
 };
 use crate::memory::{Reserve, heap};
 use crate::provider::rail_set::PortDomain;
+use std::format;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,6 +38,7 @@ pub(super) struct PortsMemory {
     holds: Mutex<Vec<Option<Hold>>>,
     /// How many ports there are.
     count: usize,
+    takes_dmabufs: bool,
     _records: Reserve,
 }
 
@@ -52,22 +54,38 @@ pub(super) struct NamedDomain {
 /// By place.
 struct Ports(Vec<NamedDomain>);
 
+impl Ports {
+    /// Says which ports have refused memory. Of a GPU's that none takes, it is one line.
+    fn tell(&self, kind: MemoryKind, refusals: &[Option<RegisterError>]) {
+        let each = self.0.iter().zip(refusals);
+        let refused = each.filter_map(|(port, refusal)| Some((port, (*refusal)?)));
+        let refused = refused
+            .map(|(port, error)| (&port.name, NotRegistered { domain: &port.domain, error, kind }));
+        match kind {
+            MemoryKind::Cuda(number) if refusals.iter().all(Option::is_some) => {
+                let words: Vec<_> = refused.map(|(port, why)| format!("{port}: {why}")).collect();
+                news::gpu_beside_ports(number, &words.join(", "));
+            }
+            MemoryKind::Host | MemoryKind::Mapped | MemoryKind::Cuda(_) => {
+                refused.for_each(|(port, why)| news::not_registered(port, &why));
+            }
+        }
+    }
+}
+
 impl Registrar for Ports {
     /// A port that refuses has no key, which is said once: what lies there goes over another rail.
     fn register(&mut self, pages: &Pages<'_>) -> Result<Keys, RegisterError> {
         let mut keys = Keys::default();
         let dmabuf = pages.dmabuf.map(|(file, offset)| (file.as_raw_fd(), offset));
-        for (port, key) in self.0.iter().zip(&mut keys) {
+        let mut refusals = [None; RAILS_MAX];
+        for (port, (key, refusal)) in self.0.iter().zip(keys.iter_mut().zip(&mut refusals)) {
             // SAFETY: who acquires vouches for the range, and so for the pages that it lies in.
-            *key = match unsafe { port.domain.register_payload(pages.region, dmabuf) } {
-                Ok(key) => key,
-                Err(error) => {
-                    let why = NotRegistered { domain: &port.domain, error };
-                    news::not_registered(&port.name, &why);
-                    NO_KEY
-                }
-            };
+            let made = unsafe { port.domain.register_payload(pages.region, dmabuf) };
+            *key = made.unwrap_or(NO_KEY);
+            *refusal = made.err();
         }
+        self.tell(pages.region.kind, &refusals[..self.0.len()]);
         Ok(keys)
     }
 
@@ -95,6 +113,7 @@ impl PortsMemory {
     /// For so many regions at a time.
     pub fn open(ports: Vec<NamedDomain>, regions_max: u32) -> Result<PortsMemory, OpenError> {
         let count = ports.len();
+        let takes_dmabufs = ports.iter().any(|port| port.domain.takes_dmabufs());
         let length = Registrations::<Ports>::bytes(regions_max);
         let records = Reserve::create(length)?;
         // SAFETY: a fresh mapping reads as zero and is aligned to a page; it lives until the cache
@@ -104,7 +123,12 @@ impl PortsMemory {
         let cache = Registrations::carve(&mut carver, regions_max, page, Ports(ports))
             .map_err(|_| OpenError::Storage)?;
         let holds = Mutex::new(std::vec![None; regions_max as usize]);
-        Ok(PortsMemory { cache, holds, count, _records: records })
+        Ok(PortsMemory { cache, holds, count, takes_dmabufs, _records: records })
+    }
+
+    /// Whether some port may register a dma-buf.
+    pub fn take_dmabufs(&self) -> bool {
+        self.takes_dmabufs
     }
 
     /// A registration of the memory: one that is there, or a new one; its keys, by place.

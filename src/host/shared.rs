@@ -175,6 +175,35 @@ pub(super) fn locked(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
     own.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Registers memory of a GPU with ports: by the dma-buf that the user gives, or by one that the
+/// driver makes. Where ports take none, they are told of the memory alone, and say why they refuse
+/// it. `None`: there is no dma-buf that NICs may write to, which was said.
+///
+/// # Safety
+/// - as [`Shared::register_with`].
+unsafe fn acquire_gpu(
+    ports: &PortsMemory,
+    region: Region,
+    given: Option<(RawFd, u64)>,
+    keys: &mut [RailKey],
+) -> Result<Option<Handle>, RegisterError> {
+    let dmabuf = match region.kind {
+        MemoryKind::Cuda(number) if ports.take_dmabufs() => {
+            match gpu::dmabuf_of(number, region, given) {
+                Ok(dmabuf) => Some(dmabuf),
+                Err(error) => {
+                    news::gpu_beside_ports(number, &error);
+                    return Ok(None);
+                }
+            }
+        }
+        MemoryKind::Cuda(_) | MemoryKind::Host | MemoryKind::Mapped => None,
+    };
+    let place = dmabuf.as_ref().map(|dmabuf| (dmabuf.descriptor, dmabuf.offset));
+    // SAFETY: the caller's promise; what was made here is open until this returns.
+    unsafe { ports.acquire(region, place, keys) }.map(Some)
+}
+
 impl Shared {
     /// Makes memory known to the rails. Its handle goes with every request that uses it.
     ///
@@ -269,13 +298,13 @@ impl Shared {
             // nobody has seen the key yet, so it cannot be busy
             let _ = self.domain.domain().deregister(key);
         };
-        let held = match (self.domain.ports(), dmabuf) {
-            (Some(ports), Some(dmabuf)) => {
+        let held = match self.domain.ports() {
+            None => None,
+            Some(ports) => {
                 // SAFETY: as above.
-                let lease = unsafe { ports.acquire(region, Some(dmabuf), &mut keys[1..]) };
-                Some((ports, lease.inspect_err(|_| unregister())?))
+                let lease = unsafe { acquire_gpu(ports, region, dmabuf, &mut keys[1..]) };
+                lease.inspect_err(|_| unregister())?.map(|lease| (ports, lease))
             }
-            (None, _) | (_, None) => None,
         };
         // SAFETY: as above.
         let handle = unsafe { self.insert(region, &keys, held) }.inspect_err(|_| unregister())?;

@@ -10,9 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096, PARTS = 4, STRAYS = 32, CARDS = 16 };
+enum { BUFFERS = 256, PAGE = 4096 };
 
 struct queue {
     struct ibv_cq cq;
@@ -49,6 +51,10 @@ static int tellers[PAIRS], opened; /* the ends that devices are told by */
 static int callers[PAIRS], channels; /* those of completion channels, which hang up */
 static struct ibv_device devices[CARDS];
 static atomic_int held; /* whether who destroys what another has made waits, as the kernel may */
+
+/* Where the bytes of registered dma-bufs are, which processors do not reach by their addresses. */
+static struct buffer { uint32_t key; uint64_t start; size_t length, skipped; char *pages; }
+    buffers[BUFFERS];
 
 static const char *value(const char *word) {
     const char *at = getenv("FAKE");
@@ -136,15 +142,31 @@ static uint32_t length_of(struct ibv_send_wr *wr) {
     return length;
 }
 
-static void copy_parts(uint64_t to, struct ibv_send_wr *wr) {
+/* What a key and an address mean: a place in a dma-buf, or in the process's memory. */
+static void *place(uint32_t key, uint64_t address, size_t length) {
+    for (int n = 0; n < BUFFERS; n++) {
+        struct buffer *buffer = &buffers[n];
+        if (key == 0 || buffer->key != key) continue;
+        uint64_t offset = address - buffer->start;
+        if (offset > buffer->length || length > buffer->length - offset) abort();
+        return buffer->pages + buffer->skipped + offset;
+    }
+    return (void *)(uintptr_t)address;
+}
+
+static void *part_of(struct ibv_sge *part) {
+    return place(part->lkey, part->addr, part->length);
+}
+
+static void copy_parts(uint32_t key, uint64_t to, struct ibv_send_wr *wr) {
     for (int n = 0; n < wr->num_sge; to += wr->sg_list[n++].length)
-        memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)wr->sg_list[n].addr,
+        memcpy(place(key, to, wr->sg_list[n].length), part_of(&wr->sg_list[n]),
                wr->sg_list[n].length);
 }
 
-static void fetch_parts(uint64_t from, struct ibv_send_wr *wr) {
+static void fetch_parts(uint32_t key, uint64_t from, struct ibv_send_wr *wr) {
     for (int n = 0; n < wr->num_sge; from += wr->sg_list[n++].length)
-        memcpy((void *)(uintptr_t)wr->sg_list[n].addr, (void *)(uintptr_t)from,
+        memcpy(part_of(&wr->sg_list[n]), place(key, from, wr->sg_list[n].length),
                wr->sg_list[n].length);
 }
 
@@ -157,12 +179,12 @@ static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     int is_deaf = !other || other->state == IBV_QPS_ERR;
     if (is_deaf || value("unanswered")) return IBV_WC_RETRY_EXC_ERR;
     if (!is_send && length && value("bad_key")) return IBV_WC_REM_ACCESS_ERR;
-    if (wr->opcode == IBV_WR_RDMA_READ) fetch_parts(wr->wr.rdma.remote_addr, wr);
-    else if (!is_send) copy_parts(wr->wr.rdma.remote_addr, wr);
+    if (wr->opcode == IBV_WR_RDMA_READ) fetch_parts(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr);
+    else if (!is_send) copy_parts(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr);
     if (!is_send && !has_word) return IBV_WC_SUCCESS;
     if (other->first == other->next) return IBV_WC_RNR_RETRY_EXC_ERR;
     struct receive to = other->receives[other->first++ % QUEUE];
-    if (is_send) copy_parts(to.address, wr);
+    if (is_send) copy_parts(0, to.address, wr);
     struct ibv_wc wc = { .wr_id = to.id, .status = IBV_WC_SUCCESS, .byte_len = length };
     wc.opcode = has_word ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
     wc.imm_data = wr->imm_data;
@@ -192,7 +214,7 @@ static void stray(struct pair *pair, struct ibv_send_wr *wr) {
     struct strayed *strayed = pair->strayed = calloc(1, sizeof *strayed);
     uint32_t length = length_of(wr);
     strayed->part.addr = (uintptr_t)malloc(length), strayed->part.length = length;
-    copy_parts(strayed->part.addr, wr);
+    copy_parts(0, strayed->part.addr, wr);
     strayed->wr = *wr, strayed->wr.sg_list = &strayed->part, strayed->wr.num_sge = length > 0;
 }
 
@@ -502,14 +524,37 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length,
     return ibv_reg_mr(pd, address, length, (int)access);
 }
 
-struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
-                                 int fd, int access) {
-    (void)offset, (void)fd;
-    errno = number("dmabuf_errno", EOPNOTSUPP);
-    return value("dmabufs") ? ibv_reg_mr(pd, (void *)(uintptr_t)iova, length, access) : NULL;
+/* The dma-bufs of the double of the CUDA driver are files: one begins at the file's position. */
+static int map_buffer(struct ibv_mr *mr, uint64_t offset, int fd) {
+    struct buffer *buffer = buffers;
+    uint64_t at = (uint64_t)lseek(fd, 0, SEEK_CUR) + offset;
+    while (buffer->key) if (++buffer == buffers + BUFFERS) abort();
+    buffer->start = (uintptr_t)mr->addr, buffer->length = mr->length, buffer->skipped = at % PAGE;
+    buffer->pages = mmap(NULL, buffer->skipped + mr->length, PROT_READ | PROT_WRITE, MAP_SHARED,
+                         fd, (off_t)(at - at % PAGE));
+    fprintf(stderr, "a dma-buf, offset %llu\n", (unsigned long long)offset);
+    if (buffer->pages == MAP_FAILED) { errno = EINVAL; return 0; }
+    buffer->key = mr->lkey;
+    return 1;
 }
 
-int ibv_dereg_mr(struct ibv_mr *mr) { return give_back(mr); }
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                 int fd, int access) {
+    int card = (int)(pd->context->device - devices);
+    errno = number("dmabuf_errno", EOPNOTSUPP);
+    if (!value("dmabufs") || card != number("dmabufs_card", card)) return NULL;
+    struct ibv_mr *mr = ibv_reg_mr(pd, (void *)(uintptr_t)iova, length, access);
+    return !mr || !value("mapped") || map_buffer(mr, offset, fd) ? mr : NULL;
+}
+
+int ibv_dereg_mr(struct ibv_mr *mr) {
+    for (int n = 0; n < BUFFERS; n++)
+        if (buffers[n].key == mr->lkey && !value("dead")) {
+            munmap(buffers[n].pages, buffers[n].skipped + buffers[n].length);
+            buffers[n].key = 0;
+        }
+    return give_back(mr);
+}
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
     struct ibv_comp_channel *channel = calloc(1, sizeof *channel);

@@ -9,7 +9,7 @@ use super::settings::Environment;
 use super::vendor::{self, VendorRail};
 use super::{libfabric, rdma};
 use crate::base::units::Span;
-use crate::fabric::{Domain, Region};
+use crate::fabric::{Domain, MemoryKind, Region};
 use crate::host::log::Level;
 use crate::host::log::event::tell;
 use crate::host::log::life::Astray;
@@ -340,7 +340,7 @@ pub(in crate::host) unsafe fn mailboxes_register(
                 true
             }
             Err(error) => {
-                let why = NotRegistered { domain: &domain, error };
+                let why = NotRegistered { domain: &domain, error, kind: MemoryKind::Host };
                 left_out(port, environment, PortOut::Memory(why));
                 rail.port_remove(place);
                 false

@@ -16,8 +16,8 @@ use crate::connect::{Name, Socket, Trust, random};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::cuda::pointer::is_read_only;
 use crate::memory::cuda::vmm::range_of;
-use crate::memory::cuda::{CudaError, Gpu, Library, LoadError, Place, Segment};
-use crate::memory::{Errno, WakeFd, threads};
+use crate::memory::cuda::{CudaError, Gpu, Library, LoadError, Place, Segment, dmabuf};
+use crate::memory::{Errno, WakeFd, heap, threads};
 use crate::provider::copy_engine::{Exporter, GPUS_MAX, LaneError, Shared as Gpus};
 use crate::provider::shm::ShmDomain;
 use core::fmt;
@@ -25,6 +25,7 @@ use helper::Helper;
 use std::collections::BTreeMap;
 use std::format;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -53,6 +54,8 @@ pub enum GpuError {
     Number(i32),
     /// A GPU cannot be used.
     Lanes(LaneError),
+    /// What NICs write to it must be flushed.
+    Flush,
     /// The helper thread cannot be started, or heard.
     Helper(io::Error),
 }
@@ -81,6 +84,7 @@ impl fmt::Display for GpuError {
                 write!(f, "it is of GPU {number}, and there is room for {GPUS_MAX}")
             }
             GpuError::Lanes(error) => write!(f, "its GPU cannot be used: {error}"),
+            GpuError::Flush => f.write_str("what a NIC writes to it would need a flush"),
             GpuError::Helper(error) => write!(f, "no helper thread: {error}"),
         }
     }
@@ -222,9 +226,41 @@ impl Drop for GpuMemory {
     }
 }
 
+/// A dma-buf of a region.
+pub(in crate::host) struct Dmabuf {
+    /// The user's, or of this value's.
+    pub descriptor: RawFd,
+    /// Where the region's first byte lies in it.
+    pub offset: u64,
+    _made: Option<OwnedFd>,
+}
+
 /// Where an address lies, as the driver knows it; `None`: the process has no driver, or that fails.
 pub(in crate::host) fn place_of(address: u64) -> Option<Place> {
     Place::of(Library::loaded()?, address).ok()
+}
+
+/// A dma-buf of a region of a GPU, and the offset of the region's first byte in it: the one that
+/// is `given`, or one that is made, which lives as long as the result. NICs may write to it.
+pub(in crate::host) fn dmabuf_of(
+    number: u32,
+    region: Region,
+    given: Option<(RawFd, u64)>,
+) -> Result<Dmabuf, GpuError> {
+    let library = Library::load().map_err(GpuError::Driver)?;
+    let gpu = Gpu::at(library, number as i32)?;
+    if !dmabuf::needs_no_flush(&gpu)? {
+        return Err(GpuError::Flush);
+    }
+    if let Some((descriptor, offset)) = given {
+        return Ok(Dmabuf { descriptor, offset, _made: None });
+    }
+    let page = heap::page_bytes() as u64;
+    let start = region.address / page * page;
+    let end = (region.address + region.length.0).next_multiple_of(page);
+    let file = dmabuf::export(&gpu.enter()?, start, (end - start) as usize)?;
+    let (descriptor, offset) = (file.as_raw_fd(), region.address - start);
+    Ok(Dmabuf { descriptor, offset, _made: Some(file) })
 }
 
 /// The socket of an exporter.
@@ -270,6 +306,7 @@ pub unsafe fn register(
             }
             GpuError::Lanes(LaneError::System(errno)) => RegisterError::Fabric(errno.0),
             GpuError::Number(_) => RegisterError::Full,
+            GpuError::Flush => RegisterError::Kind,
             GpuError::Helper(error) => RegisterError::Fabric(error.raw_os_error().unwrap_or(0)),
         }
     })?;

@@ -9,12 +9,13 @@ use crate::connect::interfaces::ip_of;
 use crate::connect::{
     ConnectError, DialCause, KeyCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
 };
-use crate::fabric::RegisterError;
+use crate::fabric::{MemoryKind, RegisterError};
 use crate::host::choice::device::{DeviceKind, Rails};
 use crate::host::log::{self, Level};
 use crate::memory::Errno;
 use crate::provider::libfabric::sys::Code;
 use crate::provider::rail_set::PortDomain;
+use crate::provider::verbs::dmabuf_refusal;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
@@ -334,10 +335,14 @@ pub(in crate::host) fn closed_on_messages(peer: &str, waited: Span) {
 pub(in crate::host) struct NotRegistered<'a> {
     pub(in crate::host) domain: &'a PortDomain<'static>,
     pub(in crate::host) error: RegisterError,
+    pub(in crate::host) kind: MemoryKind,
 }
 
 impl fmt::Display for NotRegistered<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (MemoryKind::Cuda(_), PortDomain::Verbs(_)) = (self.kind, self.domain) {
+            return f.write_str(dmabuf_refusal(self.error));
+        }
         let code = match self.error {
             RegisterError::Kind => return f.write_str("it cannot reach memory of that kind"),
             RegisterError::Full => return f.write_str("its table is full"),
@@ -358,11 +363,26 @@ impl fmt::Display for NotRegistered<'_> {
 
 /// A port does not register the user's memory: said once of each port and reason.
 pub(in crate::host) fn not_registered(port: &str, why: &NotRegistered<'_>) {
+    let gpu = match why.kind {
+        MemoryKind::Host | MemoryKind::Mapped => "",
+        MemoryKind::Cuda(_) => " of GPUs",
+    };
     say_by(
         log::say_once,
         Level::Warning,
         format_args!(
-            "{port} does not register memory ({why}); messages in it take the other rails"
+            "{port} does not register memory{gpu} ({why}); messages in it take the other rails"
+        ),
+    );
+}
+
+/// No port takes memory of a GPU: said once of each GPU and reason.
+pub(in crate::host) fn gpu_beside_ports(number: u32, why: &dyn fmt::Display) {
+    say_by(
+        log::say_once,
+        Level::Warning,
+        format_args!(
+            "no port registers memory of GPU {number} ({why}); messages in it take the other rails"
         ),
     );
 }

@@ -10,10 +10,10 @@ use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::fmt;
 use cudarc::driver::sys::{
-    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUipcMemHandle, CUmemAccessDesc,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemcpyAttributes, CUmodule, CUpointer_attribute, CUresult, CUstream,
-    CUstreamBatchMemOpParams, CUstreamCaptureMode, CUuuid,
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunction,
+    CUipcMemHandle, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmemcpyAttributes, CUmodule,
+    CUpointer_attribute, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode, CUuuid,
 };
 use std::sync::OnceLock;
 
@@ -129,6 +129,16 @@ functions! {
 }
 
 functions! {
+    /// The functions about memory that NICs write: CUDA 11.7 and later.
+    DmaBufs;
+    /// An attribute of a GPU.
+    attribute(*mut c_int, CUdevice_attribute, CUdevice) = c"cuDeviceGetAttribute",
+    /// A handle for a range: where to, first byte, bytes, kind, flags.
+    of_range(*mut c_void, CUdeviceptr, usize, CUmemRangeHandleType, c_ulonglong)
+        = c"cuMemGetHandleForAddressRange",
+}
+
+functions! {
     /// The functions that tell kinds of memory apart, and share what cuMemAlloc has given.
     Pointers;
     /// What the driver knows of an address.
@@ -157,7 +167,7 @@ functions! {
 
 functions! {
     /// The functions. They stay good for ever: the library is never unloaded.
-    Library kernels: Kernels, batches: Batches, pointers: Pointers;
+    Library kernels: Kernels, batches: Batches, pointers: Pointers, dmabufs: DmaBufs;
     /// Starts the driver.
     init(c_uint) = c"cuInit",
     /// The name of an error.

@@ -8,6 +8,7 @@
 //! - [`vmm`]: memory with an exportable handle, here and in another process
 //! - [`pinned`]: host memory that the GPU maps
 //! - [`mod@pointer`]: what kind of memory an address lies in
+//! - [`dmabuf`]: memory as NICs register it
 //! - [`batch`]: copies that go to the driver in one call
 //! - [`stream`]: copies in order
 //! - [`marked`]: a stream with the number that it has reached
@@ -18,6 +19,7 @@
 //! thread that has entered a GPU captures nothing by accident: see [`gpu::Entered`].
 
 pub mod batch;
+pub mod dmabuf;
 pub mod gpu;
 pub mod kernel;
 pub mod library;

@@ -112,11 +112,15 @@ impl<'m> CopyEngine<'m> {
     /// A peer was opened that has a copy engine, too. It may have been detached before: messages
     /// that it has sent are still copied.
     pub fn peer_open(&mut self, peer: PeerIndex) {
+        let link = self.link_ready(peer);
+        *link = Link { in_flight: link.in_flight, ..Link::OPEN };
+    }
+
+    fn link_ready(&mut self, peer: PeerIndex) -> &mut Link {
         if self.links.len() <= peer.as_usize() {
             self.links.resize(peer.as_usize() + 1, Link::CLOSED);
         }
-        let in_flight = self.links[peer.as_usize()].in_flight;
-        self.links[peer.as_usize()] = Link { in_flight, ..Link::OPEN };
+        &mut self.links[peer.as_usize()]
     }
 
     /// It was closed, with nothing under way.
@@ -171,7 +175,8 @@ impl<'m> CopyEngine<'m> {
         Ok(Posted::Pending)
     }
 
-    /// Copies a message out of its slot, whose bytes `copy` puts where it is told, into a GPU.
+    /// Copies a message out of its slot, whose bytes `copy` puts where it is told, into a GPU. The
+    /// peer may be one that was not opened here, because it is on a port.
     pub fn received(
         &mut self,
         (id, peer): (OpId, PeerIndex),
@@ -185,6 +190,7 @@ impl<'m> CopyEngine<'m> {
         if !self.record_ready() {
             return Err(PostError::Again);
         }
+        self.link_ready(peer);
         let Some((gpu, region)) = gpu_of(self.regions, target.key()).zip(self.pin(target)) else {
             return self.refuse(peer, Origin::Received(id));
         };

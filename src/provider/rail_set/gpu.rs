@@ -2,7 +2,8 @@
 
 extern crate std;
 
-use super::{ON_LANE, ON_SHM, ON_TCP, Sockets};
+use super::ports::Port;
+use super::{ON_LANE, ON_PORT, ON_SHM, ON_TCP, Sockets};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
 use crate::fabric::{
@@ -15,10 +16,13 @@ use crate::provider::notes::{NOTE_KEY, Note, line_of};
 use crate::provider::shm::Shm;
 use std::boxed::Box;
 
-/// The rails that are no ports, as the copy engine uses them.
+/// The rails as the copy engine uses them.
 pub(super) struct Beneath<'a, 'm> {
     pub shm: &'a mut Shm<'m>,
     pub sockets: &'a mut Option<Sockets<'m>>,
+    /// Of their peers it copies what lies in slots, no more.
+    pub ports: &'a mut [Port<'m>],
+    pub lane_bits: u32,
     /// Which of them each peer is on.
     pub on: &'a [u8],
 }
@@ -42,6 +46,10 @@ impl Under for Beneath<'_, '_> {
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
         match (self.on[op.peer.as_usize()], &mut self.sockets) {
             (ON_TCP, Some(Sockets { tcp, .. })) => tcp.post(op, now),
+            (at @ ON_PORT.., _) => {
+                let op = Op { peer: PeerIndex(op.peer.0 >> self.lane_bits), ..*op };
+                self.ports[usize::from(at - ON_PORT)].rail.post(&op, now)
+            }
             _ => self.shm.post(op, now),
         }
     }

@@ -7,8 +7,8 @@ use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, MemoryDomain, OpId, PeerLife, Provider,
-    RailKey, Region, RegisterError,
+    Caps, CloseError, Completion, DeregisterError, Domain, MemoryDomain, MemoryKind, Op, OpId,
+    PeerLife, PostError, Posted, Provider, RailKey, Region, RegisterError,
 };
 use crate::provider::vendor::VendorDomain;
 use crate::provider::vendor::port as vendor;
@@ -96,8 +96,20 @@ impl PortDomain<'_> {
             (PortDomain::Verbs(domain), None) => unsafe { domain.register_payload(region) },
             // SAFETY: as above.
             (PortDomain::Libfabric(domain), _) => unsafe { domain.register(region) },
+            // a table has no dma-bufs, and says nothing of when a GPU sees what was written
+            (PortDomain::Vendor(_), _) if matches!(region.kind, MemoryKind::Cuda(_)) => {
+                Err(RegisterError::Kind)
+            }
             // SAFETY: as above.
             (PortDomain::Vendor(domain), _) => unsafe { domain.register(region) },
+        }
+    }
+
+    /// Whether it may register a dma-buf.
+    pub fn takes_dmabufs(&self) -> bool {
+        match self {
+            PortDomain::Verbs(domain) => domain.takes_dmabufs(),
+            PortDomain::Libfabric(_) | PortDomain::Vendor(_) => false,
         }
     }
 
@@ -467,6 +479,11 @@ impl<'m> PortRail<'m> {
     #[inline]
     pub(super) fn flush(&mut self, budget: Bytes) {
         on!(self, rail => rail.flush(budget));
+    }
+
+    /// Accepts or refuses an op.
+    pub(super) fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        on!(self, rail => rail.post(op, now))
     }
 
     pub(super) fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {

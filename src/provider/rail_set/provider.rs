@@ -195,8 +195,8 @@ impl<'m> RailSet<'m> {
 
     /// The copy engine, and what it stands on.
     fn gpus(&mut self) -> (&mut Gpus<'m>, Beneath<'_, 'm>) {
-        let beneath = Beneath { shm: &mut self.shm, sockets: &mut self.sockets, on: self.on };
-        (&mut self.gpus, beneath)
+        let RailSet { shm, sockets, ports, lane_bits, on, gpus, .. } = self;
+        (gpus, Beneath { shm, sockets, ports, lane_bits: *lane_bits, on })
     }
 
     #[inline(always)]

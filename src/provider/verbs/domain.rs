@@ -127,8 +127,8 @@ impl<'m> VerbsDomain<'m> {
         self.shared.gate.enter() == Entry::Inside
     }
 
-    /// Registers memory that carries payload alone: where the rail was opened so, writes into it
-    /// may overtake each other on the bus. Never for memory that somebody polls.
+    /// Registers memory of the host that carries payload alone: where the rail was opened so,
+    /// writes into it may overtake each other on the bus. Never for memory that somebody polls.
     ///
     /// # Safety
     /// - as [`Domain::register`].
@@ -142,12 +142,18 @@ impl<'m> VerbsDomain<'m> {
     unsafe fn register_as(&self, region: Region, relaxed: bool) -> Result<RailKey, RegisterError> {
         match region.kind {
             MemoryKind::Host | MemoryKind::Mapped => {}
-            MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
+            MemoryKind::Cuda(_) if self.takes_dmabufs() => return Err(RegisterError::Kind),
+            MemoryKind::Cuda(_) => return Err(RegisterError::Fabric(libc::ENOSYS)),
         }
         self.insert(region, 0, |pd, access| {
             // SAFETY: the caller vouches for the range.
             unsafe { pd.register(region.address, region.length.as_usize(), access, relaxed) }
         })
+    }
+
+    /// Whether the library can register dma-bufs; the device is asked with each.
+    pub fn takes_dmabufs(&self) -> bool {
+        self.shared.device.library().reg_dmabuf_mr.is_some()
     }
 
     /// Registers `length` bytes of a dma-buf, from `offset` on, which ops name by

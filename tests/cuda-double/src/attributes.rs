@@ -16,14 +16,15 @@ const ATTRIBUTES: &[(u32, c_int)] = &[
     (50, 0),   // the bus's domain
     (75, 9),   // compute capability
     (76, 0),
-    (83, 1),  // managed memory
-    (91, 1),  // registered memory has the host's addresses
-    (102, 1), // mapping by hand
-    (103, 1), // handles that are descriptors
-    (110, 1), // RDMA to memory that is mapped by hand
-    (115, 1), // pools
-    (116, 1), // RDMA
-    (122, 1), // 64-bit words of streams
+    (83, 1),    // managed memory
+    (91, 1),    // registered memory has the host's addresses
+    (102, 1),   // mapping by hand
+    (103, 1),   // handles that are descriptors
+    (110, 1),   // RDMA to memory that is mapped by hand
+    (115, 1),   // pools
+    (116, 1),   // RDMA
+    (118, 100), // what NICs have written is there for the GPU's kernels
+    (122, 1),   // 64-bit words of streams
     (DMA_BUF, 1),
     (128, 1), // fabric handles, which are not permitted all the same
 ];

@@ -1,0 +1,379 @@
+//! Memory of GPUs over RDMA ports. The ports are those of a false libibverbs (`tests/verbs_fake`),
+//! the GPUs those of the double of the CUDA driver: a write of a port reaches the memory of the
+//! dma-buf that was registered, and nothing else. Each story runs in a process of its own.
+#![allow(dead_code)] // of the shared parts
+
+mod cuda_support;
+#[path = "cuda_support/dmabufs.rs"]
+mod dmabufs;
+mod host_support;
+#[path = "verbs_support/hosts.rs"]
+mod hosts;
+mod verbs_support;
+
+use crosstie::base::slab::Handle;
+use crosstie::base::units::Bytes;
+use crosstie::fabric::MemoryKind;
+use crosstie::host::MemoryOptions;
+use crosstie::transport::{Incoming, Outgoing};
+use cuda_support::driver::*;
+use cuda_support::steps::*;
+use cuda_support::{control, library_path};
+use host_support::pair::{Pair, alone};
+use host_support::{Node, Watch, wait_both};
+use hosts::{class, open, pair, said_before};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use verbs_support::fake::{libraries, story_in, story_told};
+
+/// Bytes of each side's memory.
+const ROOM: usize = 4 << 20;
+/// Where the memory of a side begins in its allocation: not at a page.
+const SKIPPED: u64 = 12_288 + 512;
+const SIZES: [usize; 5] = [1, 4096, 70_000, 262_145, ROOM];
+
+/// What the others start, each in a process of its own.
+#[test]
+fn storyteller() {
+    let Some(story) = story_told() else { return };
+    match story.as_str() {
+        "go by the port" => go_by_the_port(),
+        "go beside the port" => go_beside_the_port(),
+        "go by one of two ports" => go_by_one_of_two_ports(),
+        "give a descriptor" => give_a_descriptor(),
+        "have no dma-bufs" => go_beside_of_a_gpu(|| control::attribute(0, 124, 0)),
+        "need a flush" => go_beside_of_a_gpu(|| control::attribute(0, 118, 0)),
+        "go by the port after many" => go_by_the_port_after_many(),
+        _ => panic!("no story is called {story}"),
+    }
+}
+
+/// What a story says with so many devices that are as `fake` says.
+fn told(story: &str, cards: usize, fake: &str) -> Option<String> {
+    let [new, _] = libraries()?;
+    let mut command = story_in(new, story, fake);
+    let folders = std::env::join_paths([new.clone(), library_path()]).expect("folders");
+    command.env("LD_LIBRARY_PATH", folders).env_remove("CUDA_VISIBLE_DEVICES");
+    said_before(&class("Ethernet", cards), &command)
+}
+
+/// Registered memory of one endpoint, on a GPU or the host's.
+struct Memory {
+    gpu: Option<i32>,
+    start: u64,
+    region: Handle,
+    host: Vec<u8>,
+}
+
+impl Memory {
+    fn new(node: &Node, gpu: Option<i32>) -> Memory {
+        let mut host = Vec::new();
+        let (start, kind) = match gpu {
+            None => {
+                host = vec![0; ROOM];
+                (host.as_mut_ptr().expose_provenance() as u64, MemoryKind::Host)
+            }
+            Some(gpu) => {
+                on(gpu);
+                (alloc(ROOM + 2 * SKIPPED as usize) + SKIPPED, MemoryKind::Cuda(0))
+            }
+        };
+        // SAFETY: it stays until `free` has deregistered it.
+        let region = unsafe { node.shared.register(start, Bytes::of(ROOM), kind) };
+        Memory { gpu, start, region: region.expect("memory"), host }
+    }
+
+    fn fill(&mut self, bytes: &[u8]) {
+        match self.gpu {
+            None => self.host[..bytes.len()].copy_from_slice(bytes),
+            Some(_) => control::write(self.start, bytes),
+        }
+    }
+
+    fn read(&self, bytes: usize) -> Vec<u8> {
+        match self.gpu {
+            None => self.host[..bytes].to_vec(),
+            Some(_) => control::read(self.start, bytes),
+        }
+    }
+
+    fn free(self, node: &Node) {
+        node.shared.deregister(self.region).expect("idle memory");
+        if self.gpu.is_some() {
+            ok(cuMemFree_v2(self.start - SKIPPED));
+        }
+    }
+}
+
+fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|at| ((at * 31 + seed * 7919) >> (at % 5)) as u8).collect()
+}
+
+/// One message from `a` to `b`; the bytes of each lane that it went by.
+fn exchange(pair: &mut Pair, from: &mut Memory, into: &mut Memory, bytes: usize) -> Vec<u64> {
+    from.fill(&pattern(bytes, bytes));
+    into.fill(&pattern(bytes, bytes + 1));
+    let before = carried(pair);
+    let (region, address, length) = (into.region, into.start, bytes as u64);
+    let room = Incoming { region, address, length, tag: 0 };
+    let received = pair.b.irecv(pair.to_a, &[room]).expect("room for a receive");
+    let (region, address) = (from.region, from.start);
+    let message = Outgoing { region, address, length, tag: 0 };
+    let sent = pair.a.isend(pair.to_b, message).expect("room for a send");
+    let outcome = wait_both(&mut pair.b, &mut pair.a, received);
+    assert_eq!((outcome.result, outcome.lengths[0]), (Ok(()), length), "{bytes} bytes");
+    assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+    assert!(into.read(bytes) == pattern(bytes, bytes), "{bytes} bytes");
+    carried(pair).iter().zip(before).map(|(now, before)| now - before).collect()
+}
+
+/// Bytes that each lane has carried from `a` in stripes.
+fn carried(pair: &Pair) -> Vec<u64> {
+    (0..).map_while(|lane| pair.view(0, lane)).map(|view| view.stats.bytes).collect()
+}
+
+/// A message went by one lane. The reserve, lane 0, may carry a stripe of it: the last of several,
+/// or one of a few bytes.
+#[track_caller]
+fn assert_by(lanes: &[u64], lane: usize, bytes: usize) {
+    assert_eq!(lanes.iter().sum::<u64>(), bytes as u64, "{lanes:?}");
+    match bytes {
+        ..512 => {}
+        512..100_000 => assert_eq!(lanes[lane], bytes as u64, "{lanes:?}"),
+        100_000.. => assert!(lanes[lane] > bytes as u64 / 2, "{lanes:?}"),
+    }
+}
+
+/// Copies that GPUs have made.
+fn copies() -> u64 {
+    ["peer", "same_device", "device_to_host", "host_to_device"].map(control::copies).iter().sum()
+}
+
+/// Descriptors that are open in this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Waits until the port carries control, too: until then messages may go over TCP.
+fn settled(cards: u32) -> Pair {
+    let mut pair = match cards {
+        1 => pair(),
+        _ => {
+            let turn = alone();
+            // of two cards the folder has one address
+            let gid = "/sys/class/infiniband/fake1/ports/1/gids/0";
+            std::fs::write(gid, hosts::GID.replace("0001", "0002")).unwrap();
+            let (a, b) = (open(4), open(4));
+            Pair::of(turn, a, b, 1 + cards as u8)
+        }
+    };
+    let watch = Watch::start();
+    while pair.views(0).iter().any(|view| view.control) {
+        pair.hello();
+        watch.look("control to leave the reserve");
+    }
+    pair
+}
+
+/// Every byte goes by the port, out of memory and into it, and no GPU copies; of short messages
+/// from the host alone, which lie in a slot, one does.
+fn go_by_the_port() {
+    let mut pair = settled(1);
+    let open_before = descriptors();
+    for (from, into) in [(Some(0), Some(1)), (Some(1), Some(1)), (Some(0), None), (None, Some(1))] {
+        let (mut from, mut into) = (Memory::new(&pair.a, from), Memory::new(&pair.b, into));
+        for bytes in SIZES {
+            let copies_before = copies();
+            let lanes = exchange(&mut pair, &mut from, &mut into, bytes);
+            if from.gpu.is_none() && bytes <= 4096 {
+                continue;
+            }
+            assert_by(&lanes, 1, bytes);
+            if lanes[0] == 0 {
+                assert_eq!(copies(), copies_before, "a GPU has copied");
+            }
+        }
+        from.free(&pair.a);
+        into.free(&pair.b);
+    }
+    let left = descriptors() as i64 - open_before as i64;
+    println!("{left} descriptors more, all came");
+    pair.close();
+}
+
+#[test]
+fn port_that_takes_dma_bufs_carries_memory_of_gpus() {
+    let Some(said) = told("go by the port", 1, "dmabufs mapped") else { return };
+    assert!(said.contains("all came"), "{said}");
+    assert!(!said.contains("no port registers"), "{said}");
+    // six regions of GPUs; the page that a region begins in begins the buffer
+    assert_eq!(said.matches("a dma-buf, offset 0\n").count(), 6, "{said}");
+}
+
+/// No stripe goes by the port, and every byte comes.
+fn go_beside(pair: &mut Pair, gpus: [Option<i32>; 2]) {
+    let [mut from, mut into] =
+        [(&pair.a, gpus[0]), (&pair.b, gpus[1])].map(|(node, gpu)| Memory::new(node, gpu));
+    for bytes in SIZES {
+        let lanes = exchange(pair, &mut from, &mut into, bytes);
+        assert!(lanes[1..].iter().all(|bytes| *bytes == 0), "{lanes:?}");
+    }
+    from.free(&pair.a);
+    into.free(&pair.b);
+}
+
+fn go_beside_the_port() {
+    let mut pair = settled(1);
+    for gpus in [[Some(0), Some(1)], [Some(0), None]] {
+        go_beside(&mut pair, gpus);
+    }
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn port_that_refuses_dma_bufs_leaves_memory_of_gpus_to_the_reserve() {
+    let Some(said) = told("go beside the port", 1, "mapped") else { return };
+    assert!(said.contains("all came"), "{said}");
+    for gpu in [0, 1] {
+        let words = format!(
+            "no port registers memory of GPU {gpu} (RDMA port fake0:1: the RDMA device or its \
+             driver cannot register dma-bufs); messages in it take the other rails"
+        );
+        assert_eq!(said.matches(&words).count(), 1, "{said}");
+    }
+    assert!(!said.contains("a dma-buf, offset"), "{said}");
+}
+
+#[test]
+fn library_without_dma_bufs_leaves_memory_of_gpus_to_the_reserve() {
+    let Some([_, old]) = libraries() else { return };
+    let mut command = story_in(old, "go beside the port", "dmabufs mapped");
+    let folders = std::env::join_paths([old.clone(), library_path()]).expect("folders");
+    command.env("LD_LIBRARY_PATH", folders);
+    let Some(said) = said_before(&class("Ethernet", 1), &command) else { return };
+    assert!(said.contains("all came"), "{said}");
+    assert!(said.contains("libibverbs is too old to register dma-bufs"), "{said}");
+}
+
+#[test]
+fn driver_without_dma_bufs_leaves_memory_of_gpus_to_the_reserve() {
+    let Some(said) = told("have no dma-bufs", 1, "dmabufs mapped") else { return };
+    assert!(said.contains("all came"), "{said}");
+    let words = "no port registers memory of GPU 0 (cuMemGetHandleForAddressRange: ";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    assert!(!said.contains("a dma-buf, offset"), "{said}");
+}
+
+/// The GPU's own kernels may miss what a NIC has reported.
+#[test]
+fn gpu_that_needs_flushes_leaves_its_memory_to_the_reserve() {
+    let Some(said) = told("need a flush", 1, "dmabufs mapped") else { return };
+    assert!(said.contains("all came"), "{said}");
+    let words = "no port registers memory of GPU 0 (what a NIC writes to it would need a flush); \
+                 messages in it take the other rails";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    assert!(!said.contains("a dma-buf, offset"), "{said}");
+}
+
+/// The GPU is one for which `set` was called.
+fn go_beside_of_a_gpu(set: impl FnOnce()) {
+    let mut pair = settled(1);
+    on(0);
+    set();
+    go_beside(&mut pair, [Some(0), Some(0)]);
+    println!("all came");
+    pair.close();
+}
+
+fn go_by_one_of_two_ports() {
+    let mut pair = settled(2);
+    let (mut from, mut into) = (Memory::new(&pair.a, Some(0)), Memory::new(&pair.b, Some(1)));
+    for bytes in SIZES.into_iter().cycle().take(20) {
+        let lanes = exchange(&mut pair, &mut from, &mut into, bytes);
+        assert_by(&lanes, 2, bytes);
+        assert_eq!(lanes[1], 0, "the port that has refused it");
+    }
+    from.free(&pair.a);
+    into.free(&pair.b);
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn of_two_ports_the_one_that_has_taken_the_memory_carries_it() {
+    let fake = "cards=2 gid_by_card dmabufs mapped dmabufs_card=1";
+    let Some(said) = told("go by one of two ports", 2, fake) else { return };
+    assert!(said.contains("all came"), "{said}");
+    let words = "RDMA port fake0:1 does not register memory of GPUs (the RDMA device or its driver \
+                 cannot register dma-bufs); messages in it take the other rails";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    assert!(!said.contains("no port registers"), "{said}");
+}
+
+/// The descriptor is of the whole allocation, and is closed before the first message.
+fn give_a_descriptor() {
+    let mut pair = settled(1);
+    on(0);
+    let whole = ROOM + (1 << 20);
+    let start = alloc(whole);
+    let made = out(|out: *mut i32| cuMemGetHandleForAddressRange(out, start, whole, 1, 0));
+    // SAFETY: made above, and ours.
+    let file = unsafe { OwnedFd::from_raw_fd(made) };
+    let mut from = Memory::new(&pair.a, Some(1));
+    Memory::new(&pair.b, Some(0)).free(&pair.b); // what the GPU's first region opens stays
+    for offset in [0, 4096, 4096 + 512, 1 << 20] {
+        let open_before = descriptors();
+        let dmabuf = Some((file.as_raw_fd(), offset));
+        let options = MemoryOptions { kind: MemoryKind::Cuda(0), device: Some(0), dmabuf };
+        let (at, length) = (start + offset, Bytes::of(ROOM));
+        // SAFETY: it stays until it is deregistered.
+        let region = unsafe { pair.b.shared.register_with(at, length, &options) }.expect("memory");
+        let (gpu, host) = (Some(0), Vec::new());
+        let mut into = Memory { gpu, start: at, region, host };
+        for bytes in SIZES {
+            let lanes = exchange(&mut pair, &mut from, &mut into, bytes);
+            assert_by(&lanes, 1, bytes);
+        }
+        pair.b.shared.deregister(region).expect("idle memory");
+        assert_eq!(descriptors(), open_before, "a duplicate stays open");
+    }
+    from.free(&pair.a);
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn descriptor_of_the_users_is_registered_at_its_offset() {
+    let Some(said) = told("give a descriptor", 1, "dmabufs mapped") else { return };
+    assert!(said.contains("all came"), "{said}");
+    // 4608 is within the page that 4096 begins
+    for (offset, times) in [(0, 3), (4096, 2), (1 << 20, 1)] {
+        let words = format!("a dma-buf, offset {offset}\n");
+        assert_eq!(said.matches(&words).count(), times, "{offset}: {said}");
+    }
+}
+
+/// A port's key says how often its place was used, in bits that mark a GPU's memory elsewhere.
+fn go_by_the_port_after_many() {
+    let mut pair = settled(1);
+    let (mut from, page) = (Memory::new(&pair.a, None), vec![0u8; 8192]);
+    let start = page.as_ptr().expose_provenance() as u64;
+    for node in [&pair.a, &pair.b] {
+        for _ in 0..17_000 {
+            // SAFETY: it stays until it is deregistered.
+            let made = unsafe { node.shared.register(start, Bytes::of(4096), MemoryKind::Host) };
+            node.shared.deregister(made.expect("memory")).expect("idle memory");
+        }
+    }
+    let mut into = Memory::new(&pair.b, None);
+    let lanes = exchange(&mut pair, &mut from, &mut into, ROOM);
+    assert_by(&lanes, 1, ROOM);
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn key_of_a_port_is_never_taken_for_one_of_a_gpu() {
+    let Some(said) = told("go by the port after many", 1, "") else { return };
+    assert!(said.contains("all came"), "{}", &said[said.len().saturating_sub(2000)..]);
+}
