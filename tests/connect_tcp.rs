@@ -3,6 +3,8 @@
 #![allow(dead_code)] // of the shared parts
 
 mod connect_support;
+#[path = "common/port.rs"]
+mod port;
 
 use connect_support::*;
 use crosstie::base::units::Span;
@@ -10,28 +12,11 @@ use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
 use crosstie::wire::handle::{Family, HANDLE_LOCAL, ListenHandle};
 use crosstie::wire::hello::{CONNECT_SUMS, CONNECT_SUMS_WANTED, RAIL_SHM, RAIL_TCP};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::FromRawFd;
+use port::Port;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::time::{Duration, Instant};
-
-/// A port at which nobody answers, for as long as the socket lives: bound, not listening.
-fn closed_port() -> (OwnedFd, u16) {
-    // SAFETY: no pointers; a new descriptor.
-    let fd = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
-    // SAFETY: integers, for which zero is a value.
-    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    address.sin_family = libc::AF_INET as u16;
-    address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-    let mut length = size_of::<libc::sockaddr_in>() as u32;
-    // SAFETY: a whole address.
-    let rc = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
-    assert_eq!(rc, 0);
-    // SAFETY: writable for its length.
-    unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &mut length) };
-    (fd, u16::from_be(address.sin_port))
-}
 
 fn at(ip: [u8; 4], port: u16) -> crosstie::wire::handle::Address {
     let mut bytes = [0; 16];
@@ -441,8 +426,9 @@ fn the_next_address_is_tried_when_one_refuses_or_is_silent() {
     let hasty = Limits { deadline: Span::millis(600), ..Limits::tcp() };
     let (mut a, b) = (Node::new(&hasty), Node::new(&Limits::tcp()));
     let (listener, handle) = b.band.listen().unwrap();
-    let (_held, closed) = closed_port();
-    let silent = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let held = Port::held(Ipv4Addr::LOCALHOST);
+    let closed = held.number();
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let silent = at(LOOPBACK, silent.local_addr().unwrap().port());
     let addresses = [at(LOOPBACK, closed), silent, handle.addresses[0]];
     let (here, _) = pair(&a, &b, listener, &ListenHandle { addresses, ..handle }.encode());
@@ -456,7 +442,7 @@ fn a_peer_timeout_shorter_than_the_connects_own_does_not_end_it() {
     let a = Node::new(&Limits { deadline, peer_deadline: Span::millis(160), ..Limits::tcp() });
     let (_, handle) = Node::new(&Limits::tcp()).band.listen().unwrap();
     // its queue is full, so that the kernel drops who dials
-    let full = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let full = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     // SAFETY: no pointers.
     unsafe { libc::listen(full.as_raw_fd(), 0) };
     let to = full.local_addr().unwrap();
@@ -483,7 +469,8 @@ fn addresses_that_lead_nowhere_are_named_with_the_cause() {
     assert!(error.to_string().contains("at 255.255.255.255:9: "), "{error}");
     assert!([libc::ENETUNREACH, libc::EACCES].contains(&code), "{error}");
     // refused by all
-    let (_held, closed) = closed_port();
+    let held = Port::held(Ipv4Addr::LOCALHOST);
+    let closed = held.number();
     let refused = at(LOOPBACK, closed);
     let error = error_of(&a, &ListenHandle { addresses: [refused, refused, none], ..handle });
     assert!(matches!(error, ConnectError::NoListener(_)), "{error}");
@@ -502,7 +489,7 @@ fn addresses_that_lead_nowhere_are_named_with_the_cause() {
 /// A server in between: closes the first `drops` sockets after it has read their hello, and hands
 /// the others on.
 fn between(to: SocketAddr, drops: i32, after: i32) -> u16 {
-    let server = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = server.local_addr().unwrap().port();
     let (count, left) = (Arc::new(AtomicI32::new(0)), drops);
     std::thread::spawn(move || {

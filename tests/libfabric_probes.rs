@@ -2,12 +2,15 @@
 //! addresses: none waits for all others. Time goes by hand, over sockets of libfabric.
 
 mod libfabric_support;
+#[path = "common/port.rs"]
+mod port;
 
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, PeerLife, Provider};
 use crosstie::provider::libfabric::{Hello, Libfabric};
 use libfabric_support::{NOTHING, OTHER, World, let_library_work};
+use port::Port;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
@@ -59,7 +62,8 @@ fn is_fenced_beside(hanging: u32, rounds: u32) -> Option<bool> {
     let hello = other.peer_prepare(OTHER, 0x77).unwrap();
     let ip = rail.ends(&hello).expect("addresses of sockets")[1].ip();
     let full = Full::at(ip);
-    let free = TcpListener::bind((ip, 0)).expect("a port").local_addr().unwrap().port();
+    let IpAddr::V4(ipv4) = ip else { panic!("{ip}") };
+    let refusing = Port::held(ipv4);
     let mut now = Instant(1 << 40);
     rail.poll(&mut [NOTHING; 16], Bytes::kib(64), now);
     // peer 0 lives: the endpoint is not closed for want of any
@@ -67,7 +71,7 @@ fn is_fenced_beside(hanging: u32, rounds: u32) -> Option<bool> {
         dead(&mut rail, index, &hello, full.port(), now);
     }
     let last = hanging + 1;
-    dead(&mut rail, last, &hello, free, now);
+    dead(&mut rail, last, &hello, refusing.number(), now);
     let mut fenced = Vec::new();
     let mut poll = |now: Instant| {
         for n in 0..TAKING {

@@ -1,10 +1,14 @@
 //! Ranks: what every launcher's environment means, and that the ranks of a launch meet, measure and
 //! end, however they were started.
 
+#[path = "../../tests/common/port.rs"]
+mod port;
+
 use crosstie_tool::launch::{Launch, Launcher, first_host, read};
 use crosstie_tool::rendezvous::{Rendezvous, listen};
+use port::Port;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -499,12 +503,10 @@ fn what_ranks_cannot_measure_is_refused() {
 /// It was silent for half a minute, and then ended.
 #[test]
 fn rank_that_does_not_find_rank_0_says_so_while_it_looks() {
-    // nobody accepts there, so that nobody answers
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let place = listener.local_addr().unwrap();
-    drop(listener);
+    let held = Port::held(Ipv4Addr::LOCALHOST);
+    let place = format!("127.0.0.1:{}", held.number());
     let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
-    command.args(["perf", "latency"]).env("CROSSTIE_RENDEZVOUS", place.to_string());
+    command.args(["perf", "latency"]).env("CROSSTIE_RENDEZVOUS", &place);
     command.env("CROSSTIE_RANK", "1").env("CROSSTIE_SIZE", "2");
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -1,8 +1,12 @@
 //! `crosstie perf`, from outside: what it prints and when, and that it ends. Times are never
 //! compared with anything; a watchdog ends what hangs.
 
+#[path = "../../tests/common/port.rs"]
+mod port;
+
+use port::Port;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 /// Seconds after which a program hangs.
@@ -168,8 +172,9 @@ fn client_measures_with_a_server_and_both_verify_their_bytes() {
 
 #[test]
 fn client_says_why_there_is_no_server() {
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = nobody.local_addr().unwrap().port().to_string();
+    let held = Port::held(Ipv4Addr::LOCALHOST);
+    let port = held.number().to_string();
+    let nobody = held.listen();
     let another = std::thread::spawn(move || {
         let (mut stream, _) = nobody.accept().unwrap();
         stream.write_all(b"SSH-2.0-OpenSSH_9.6 and more\r\n").unwrap();
