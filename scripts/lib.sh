@@ -115,16 +115,23 @@ want_nightly() {
     rustup --quiet component add "${absent[@]}" --toolchain "$nightly" >/dev/null 2>&1
 }
 
-# want_tool COMMAND CRATE VERSION: a program from crates.io at one version, kept in the target
-# folder, so that another version on PATH is neither used nor replaced.
-want_tool() {
+# has_tool COMMAND VERSION: whether a program is there at that version, on PATH or in the target
+# folder.
+has_tool() {
     local said
     said=$("$1" --version 2>/dev/null || true)
-    case "$said" in *" $3") return 0 ;; esac
+    case "$said" in *" $2") return 0 ;; esac
     export PATH="$tools/bin:$PATH"
     hash -r
     said=$("$1" --version 2>/dev/null || true)
-    case "$said" in *" $3") return 0 ;; esac
+    case "$said" in *" $2") return 0 ;; esac
+    return 1
+}
+
+# want_tool COMMAND CRATE VERSION: a program from crates.io at one version, kept in the target
+# folder, so that another version on PATH is neither used nor replaced.
+want_tool() {
+    ! has_tool "$1" "$3" || return 0
     note "installing: $2 $3 (a minute or more)"
     # Its own target folder: RUSTFLAGS and profiles of ours are none of its business.
     env -u RUSTFLAGS CARGO_TARGET_DIR="$target/tools-build" \

@@ -20,8 +20,14 @@ fn root() -> &'static Path {
 
 /// Runs a function of `scripts/named.sh` over `list`: whether it succeeds, and what it prints.
 fn check(function: &str, words: &[&str], list: &str) -> (bool, String) {
+    run("named.sh", &[&[function, RUNG], words].concat(), list)
+}
+
+/// Runs a function of a file in `scripts/`.
+fn run(file: &str, words: &[&str], list: &str) -> (bool, String) {
+    let script = format!("set -o pipefail; . scripts/{file}; \"$@\" 2>&1");
     let mut child = Command::new("bash")
-        .args(["-euc", ". scripts/named.sh; \"$@\"", "bash", function, RUNG])
+        .args(["-euc", &script, "bash"])
         .args(words)
         .current_dir(root())
         .stdin(Stdio::piped())
@@ -97,4 +103,78 @@ fn no_rung_selects_by_name_without_the_check() {
         }
     }
     assert!(checked > 10, "only {checked} calls were found");
+}
+
+const SIDE_BY_SIDE: &str = "side_by_side.sh";
+
+#[test]
+fn test_programs_are_those_that_cargo_names() {
+    let artifact = |manifest: &str, name: &str, is_test: bool, file: &str| {
+        format!(
+            "{{\"reason\":\"compiler-artifact\",\"package_id\":\"path+file:///p#p@0.1.0\",\
+             \"manifest_path\":\"{manifest}\",\"target\":{{\"kind\":[\"test\"],\
+             \"crate_types\":[\"bin\"],\"name\":\"{name}\",\"src_path\":\"/p/{name}.rs\",\
+             \"edition\":\"2024\",\"doc\":false,\"doctest\":false,\"test\":true}},\
+             \"profile\":{{\"opt_level\":\"1\",\"debuginfo\":1,\"debug_assertions\":true,\
+             \"overflow_checks\":true,\"test\":{is_test}}},\"features\":[\"default\"],\
+             \"filenames\":[\"{file}\"],\"executable\":\"{file}\",\"fresh\":true}}\n"
+        )
+    };
+    let json = [
+        artifact("/p/Cargo.toml", "kill", true, "/p/target/kill-1"),
+        artifact("/p/tool/Cargo.toml", "crosstie", false, "/p/target/crosstie"),
+        artifact("/p/tool/Cargo.toml", "perf", true, "/p/target/perf-2"),
+        "{\"reason\":\"build-finished\",\"success\":true}\n".to_owned(),
+    ];
+    let list = "kill\t/p\t/p/target/kill-1\ntool/perf\t/p/tool\t/p/target/perf-2\n";
+    let found = run(SIDE_BY_SIDE, &["test_programs", "/p"], &json.concat());
+    assert_eq!(found, (true, list.to_owned()));
+}
+
+#[test]
+fn each_program_runs_once_and_those_alone_are_named() {
+    let list = "a\t/\t/a\nb\t/\t/b\nc\t/\t/c\n";
+    let order = |words: &[&str], list: &str| {
+        let (is_good, text) = run(SIDE_BY_SIDE, &[&["in_order"], words].concat(), list);
+        (is_good, text.replace("\t/\t/", " "))
+    };
+    assert_eq!(order(&["c", "a", "together"], list), (true, "c c\nb b\n".to_owned()));
+    assert_eq!(order(&["", "a", "alone"], list), (true, "a a\n".to_owned()));
+    let (is_good, text) = order(&["d", "e", "together"], list);
+    assert!(!is_good && text.contains("d is no test program"), "{text}");
+    assert!(text.contains("e is no test program"), "{text}");
+    let (is_good, text) = order(&["", "", "together"], "a\t/\t/a\na\t/\t/b\n");
+    assert!(!is_good && text.contains("two test programs are called a"), "{text}");
+}
+
+/// Two have to meet, which they do only side by side; the third fails.
+#[test]
+fn programs_run_side_by_side_and_a_failure_is_shown_whole() {
+    let folder = std::env::temp_dir().join(format!("xtie-rungs-{}", std::process::id()));
+    fs::create_dir_all(folder.join("logs")).unwrap();
+    // A shell writes them: a child that another test starts would keep a file of ours open, and
+    // what is open for writing cannot be run.
+    let program = |name: &str, text: &str| {
+        let file = folder.join(name).display().to_string();
+        let script = "printf '#!/bin/sh\\n%s\\n' \"$2\" >\"$1\" && chmod +x \"$1\"";
+        let made = Command::new("sh").args(["-c", script, "sh", &file, text]).status().unwrap();
+        assert!(made.success());
+        format!("of/{name}\t{}\t{file}\n", folder.display())
+    };
+    let list = [
+        program("one", "until [ -p fifo ]; do sleep 0.01; done; echo from one >fifo"),
+        program("other", "mkfifo made && mv made fifo && cat fifo && echo $CARGO_MANIFEST_DIR"),
+        program("wrong", "echo first line; echo second line >&2; exit 3"),
+    ]
+    .concat();
+    let logs = folder.join("logs").display().to_string();
+    let (is_good, text) = run(SIDE_BY_SIDE, &["side_by_side", "2", &logs], &list);
+    assert!(!is_good, "{text}");
+    for wanted in [" ok      of/one\n", " ok      of/other\n", " FAILED  of/wrong (status 3)"] {
+        assert!(text.contains(wanted), "{text}");
+    }
+    assert!(text.contains("\nfirst line\nsecond line\n"), "{text}");
+    let other = fs::read_to_string(folder.join("logs/of-other")).unwrap();
+    assert_eq!(other, format!("from one\n{}\n", folder.display()));
+    fs::remove_dir_all(&folder).unwrap();
 }
