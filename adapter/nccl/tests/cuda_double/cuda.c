@@ -61,7 +61,7 @@ static uint64_t counts[3];
 static int refusing;
 EXPORT void double_refuse(int refuse) { __atomic_store_n(&refusing, refuse, __ATOMIC_SEQ_CST); }
 
-/* Whether the GPU has failed: what streams have is never done. */
+/* Whether the GPU has failed: what streams have, or get, is never done. */
 static int failed;
 EXPORT void double_fail(int fail) { __atomic_store_n(&failed, fail, __ATOMIC_SEQ_CST); }
 
@@ -153,6 +153,11 @@ static void *serve(void *of) {
 }
 
 static int queue_work(struct stream *stream, struct work filled) {
+    /* also when its thread comes to it only after the failure has been taken back */
+    if (__atomic_load_n(&failed, __ATOMIC_SEQ_CST)) {
+        free(filled.copy);
+        return OK;
+    }
     struct work *work = malloc(sizeof *work);
     if (!work)
         return NO_MEMORY;
