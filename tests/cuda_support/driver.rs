@@ -88,6 +88,8 @@ functions! {
     cuDeviceGetP2PAttribute(out: *mut c_int, attribute: u32, gpu: c_int, peer: c_int);
     cuDevicePrimaryCtxRetain(out: *mut usize, gpu: c_int);
     cuDevicePrimaryCtxRelease_v2(gpu: c_int);
+    cuCtxCreate_v2(out: *mut usize, flags: c_uint, gpu: c_int);
+    cuCtxDestroy_v2(context: usize);
     cuCtxPushCurrent_v2(context: usize);
     cuCtxPopCurrent_v2(out: *mut usize);
     cuCtxSetCurrent(context: usize);

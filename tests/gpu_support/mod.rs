@@ -52,16 +52,21 @@ pub fn mapped(gpu: i32, count: usize) -> u64 {
 
 impl Memory {
     pub fn new(node: &Node, kind: Kind) -> Memory {
+        if let Kind::Alloc(gpu) = kind {
+            on(gpu);
+        }
+        Memory::in_this_context(node, kind)
+    }
+
+    /// The same in the thread's context, which is one of the GPU.
+    pub fn in_this_context(node: &Node, kind: Kind) -> Memory {
         let mut host = Vec::new();
         let start = match kind {
             Kind::Host => {
                 host = vec![0; ROOM];
                 host.as_mut_ptr() as u64
             }
-            Kind::Alloc(gpu) => {
-                on(gpu);
-                alloc(ROOM)
-            }
+            Kind::Alloc(_) => alloc(ROOM),
             Kind::Exported(gpu) => mapped(gpu, 1),
             Kind::TwoExported(gpu) => mapped(gpu, 2),
         };

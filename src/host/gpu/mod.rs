@@ -14,9 +14,9 @@ use super::log::news;
 use crate::base::units::Bytes;
 use crate::connect::{Name, Socket, Trust, random};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
-use crate::memory::cuda::pointer::is_read_only;
+use crate::memory::cuda::pointer::is_writable;
 use crate::memory::cuda::vmm::range_of;
-use crate::memory::cuda::{CudaError, Gpu, Library, LoadError, Place, Segment, dmabuf};
+use crate::memory::cuda::{CudaError, Gpu, Handle, Library, LoadError, Place, Segment, dmabuf};
 use crate::memory::{Errno, WakeFd, heap, threads};
 use crate::provider::copy_engine::{Exporter, GPUS_MAX, LaneError, Shared as Gpus};
 use crate::provider::shm::ShmDomain;
@@ -73,7 +73,7 @@ impl fmt::Display for GpuError {
             }
             GpuError::Torn => f.write_str("it does not lie in memory of one GPU from end to end"),
             GpuError::ReadOnly => {
-                f.write_str("it is mapped for reads alone: give its GPU both by cuMemSetAccess")
+                f.write_str("its GPU may not write it: allow reads and writes by cuMemSetAccess")
             }
             GpuError::NotExportable(error) => write!(
                 f,
@@ -269,18 +269,25 @@ fn socket_of(exporter: Exporter) -> Name {
     Name::abstract_of(name.as_bytes()).expect("a short name")
 }
 
-/// The allocations that a range lies in.
+/// The allocations that a range lies in: mapped one behind the other, or one of cuMemAlloc.
 fn segments(gpu: &Arc<Gpu>, address: u64, length: u64) -> Result<Vec<Segment>, GpuError> {
     let entered = gpu.enter()?;
     let (mut at, mut all) = (address, Vec::new());
     while at < address + length {
+        if at != address && !matches!(Place::of(gpu.library(), at)?, Place::Device(_)) {
+            return Err(GpuError::Torn); // nothing lies behind the first ones
+        }
         range_of(&entered, at)?;
-        if is_read_only(entered.library(), at)? {
+        if !is_writable(entered.library(), at)? {
             return Err(GpuError::ReadOnly);
         }
         let segment = Segment::of(&entered, at).map_err(GpuError::NotExportable)?;
         at = segment.start + segment.bytes;
         all.push(segment);
+    }
+    let is_alone = |segment: &Segment| matches!(segment.handle, Handle::Ipc(_));
+    if all.len() > 1 && all.iter().any(is_alone) {
+        return Err(GpuError::Torn);
     }
     Ok(all)
 }

@@ -36,13 +36,13 @@ impl Place {
     }
 }
 
-/// Whether memory of a GPU is mapped for reads alone.
+/// Whether a GPU may write memory at a device address.
 ///
 /// *Errors*: the driver's.
-pub fn is_read_only(library: &Library, address: u64) -> Result<bool, CudaError> {
-    let name = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
-    let flags = number(library, name, address)?;
-    Ok(flags == Some(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ as u32))
+pub fn is_writable(library: &Library, address: u64) -> Result<bool, CudaError> {
+    const BOTH: u32 = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u32;
+    let flags = number(library, CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address)?;
+    Ok(flags.is_none_or(|flags| flags == BOTH))
 }
 
 /// Whether `address` lies in memory of a GPU that the process itself cannot touch. The driver is

@@ -6,11 +6,13 @@
 //! | `CUDA_DOUBLE_DELAY_NS` | mean time of a copy, in ns; 0: as fast as it goes |
 //! | `CUDA_DOUBLE_SEED` | seed of delays and orders; 1 |
 //! | `CUDA_DOUBLE_MEMORY` | bytes of each GPU; 16 GiB |
+//! | `CUDA_DOUBLE_GAP` | bytes between two allocations, in steps of 2 MiB; 2 MiB |
 //! | `CUDA_DOUBLE_QUEUE` | operations that a stream holds before a call waits; 1024 |
 //! | `CUDA_DOUBLE_DENY` | pairs of GPUs without access to each other: `0-1,2-3` |
 //! | `CUDA_DOUBLE_FAIL` | calls that fail: `cuMemCreate:1:2,...` is name, which of the next, code |
 //! | `CUDA_VISIBLE_DEVICES` | as for the driver: ordinals, in their order |
 
+use crate::space::GRANULARITY;
 use std::sync::OnceLock;
 
 /// Most GPUs of a host.
@@ -23,6 +25,8 @@ pub struct Settings {
     pub delay_ns: u64,
     pub seed: u64,
     pub memory_bytes: usize,
+    /// Free addresses behind each allocation.
+    pub gap_bytes: u64,
     /// Operations that wait in a stream at most.
     pub queue_max: usize,
     /// Pairs that have no access to each other.
@@ -70,6 +74,7 @@ impl Settings {
             delay_ns: number("CUDA_DOUBLE_DELAY_NS", 0),
             seed: number("CUDA_DOUBLE_SEED", 1),
             memory_bytes: number("CUDA_DOUBLE_MEMORY", 16 << 30) as usize,
+            gap_bytes: number("CUDA_DOUBLE_GAP", GRANULARITY as u64),
             queue_max: number("CUDA_DOUBLE_QUEUE", 1024) as usize,
             denied: list("CUDA_DOUBLE_DENY").into_iter().map(pair).collect(),
             failures: list("CUDA_DOUBLE_FAIL").into_iter().map(failure).collect(),

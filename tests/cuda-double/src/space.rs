@@ -5,6 +5,7 @@
 //! freed memory is never an address of other memory.
 
 use crate::codes::{Code, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::settings::settings;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -57,7 +58,7 @@ impl Space {
             }
             if at.checked_add(bytes).is_some_and(|last| last < end) {
                 self.taken.insert(at, bytes);
-                self.next = at + bytes + GRANULARITY as u64 - region();
+                self.next = at + bytes + settings().gap_bytes - region();
                 return Ok(at);
             }
             self.next = 0;
