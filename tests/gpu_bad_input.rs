@@ -81,6 +81,25 @@ fn memory_of_the_host_is_no_memory_of_a_gpu() {
     });
 }
 
+/// The processor would touch it.
+#[test]
+fn memory_of_a_gpu_is_no_memory_of_the_host() {
+    with_double("memory_of_a_gpu_is_no_memory_of_the_host", &[], || {
+        on(0);
+        let start = alloc(4096);
+        let pair = pair(Way::Pull);
+        for _ in 0..TIMES {
+            // SAFETY: nothing is sent.
+            let done = unsafe { pair.a.shared.register(start, Bytes(4096), MemoryKind::Host) };
+            assert_eq!(done, Err(RegisterError::Kind));
+        }
+        assert_eq!(held(), NOTHING);
+        goes_on(pair);
+        ok(cuMemFree_v2(start));
+        assert_nothing_lives();
+    });
+}
+
 #[test]
 fn freed_memory_is_refused() {
     with_double("freed_memory_is_refused", &[], || {

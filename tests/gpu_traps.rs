@@ -1,0 +1,189 @@
+//! What a program does with its GPUs while messages of their memory flow, over the test double of
+//! the CUDA driver: neither waits for the other.
+
+mod cuda_support;
+mod gpu_support;
+mod host_support;
+
+use crosstie::base::units::Bytes;
+use crosstie::fabric::MemoryKind;
+use crosstie::host::Shared;
+use cuda_support::control::{self, assert_nothing_lives};
+use cuda_support::driver::*;
+use cuda_support::steps::*;
+use cuda_support::with_double;
+use gpu_support::{Kind, Memory, SIZES, Way, exchange, pair};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Between two GPUs, and from and to the host.
+const ENDS: [(Kind, Kind); 3] = [
+    (Kind::Exported(0), Kind::Alloc(1)),
+    (Kind::Host, Kind::Exported(1)),
+    (Kind::Alloc(0), Kind::Host),
+];
+
+/// Messages of each length between each two ends, while `around` holds.
+fn messages(way: Way, around: impl Fn(bool)) {
+    let mut pair = pair(way);
+    for (from, into) in ENDS {
+        let mut from = Memory::new(&pair.a, from);
+        let mut into = Memory::new(&pair.b, into);
+        exchange(&mut pair, &mut from, &mut into, 8, false);
+        around(true);
+        for early in [false, true] {
+            for bytes in SIZES {
+                exchange(&mut pair, &mut from, &mut into, bytes, early);
+            }
+        }
+        around(false);
+        from.free(&pair.a);
+        into.free(&pair.b);
+    }
+    pair.close();
+}
+
+#[test]
+fn streams_have_the_highest_priority() {
+    with_double("streams_have_the_highest_priority", &[], || {
+        on(0);
+        let pair = pair(Way::Pull);
+        let memory = Memory::new(&pair.a, Kind::Exported(0));
+        let streams = control::streams();
+        assert!(!streams.is_empty());
+        for stream in streams {
+            assert_eq!(out(|priority| cuStreamGetPriority(stream, priority)), -5);
+        }
+        memory.free(&pair.a);
+        pair.close();
+    });
+}
+
+/// A kernel that waits for a message holds its stream, and all processors.
+#[test]
+fn messages_come_while_a_kernel_spins_on_the_legacy_stream() {
+    with_double("messages_come_while_a_kernel_spins_on_the_legacy_stream", &[], || {
+        on(0);
+        for way in [Way::Pull, Way::Push, Way::Tcp] {
+            messages(way, |holds| {
+                for gpu in [0, 1] {
+                    control::spin(gpu, holds);
+                    control::busy(gpu, holds);
+                }
+            });
+        }
+        assert_nothing_lives();
+    });
+}
+
+/// It waits for the kernel, and the kernel for the message.
+#[test]
+fn messages_come_while_another_thread_frees_memory_behind_a_kernel() {
+    with_double("messages_come_while_another_thread_frees_memory_behind_a_kernel", &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        exchange(&mut pair, &mut from, &mut into, 8, false);
+        let theirs = alloc(4096);
+        control::spin(0, true);
+        let is_freed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let free = scope.spawn(|| {
+                on(0);
+                let calls = control::calls("cuMemFree_v2");
+                ok(cuMemFree_v2(theirs));
+                is_freed.store(true, Ordering::SeqCst);
+                calls
+            });
+            while control::calls("cuMemFree_v2") == 0 {
+                std::thread::yield_now();
+            }
+            for bytes in SIZES {
+                exchange(&mut pair, &mut from, &mut into, bytes, false);
+            }
+            assert!(!is_freed.load(Ordering::SeqCst), "the kernel spins");
+            control::spin(0, false);
+            free.join().expect("the memory is freed");
+        });
+        from.free(&pair.a);
+        into.free(&pair.b);
+        pair.close();
+        assert_nothing_lives();
+    });
+}
+
+/// A call of a thread that is not relaxed ends it with an error.
+#[test]
+fn capture_of_another_thread_is_left_alone() {
+    with_double("capture_of_another_thread_is_left_alone", &[], || {
+        on(0);
+        for way in [Way::Pull, Way::Push, Way::Tcp] {
+            messages(way, control::capture);
+        }
+        assert_eq!(control::captures_broken(), 0);
+        assert_nothing_lives();
+    });
+}
+
+/// NCCL's threads have the context of their GPU, another one, or none.
+#[test]
+fn context_of_the_calling_thread_stays_as_it_is() {
+    with_double("context_of_the_calling_thread_stays_as_it_is", &[], || {
+        let other = on(1);
+        let mut pair = pair(Way::Pull);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(0));
+        for context in [other, 0] {
+            ok(cuCtxSetCurrent(context));
+            for bytes in SIZES {
+                exchange(&mut pair, &mut from, &mut into, bytes, false);
+            }
+            assert_eq!(out(cuCtxGetCurrent), context);
+        }
+        ok(cuCtxSetCurrent(other));
+        from.free(&pair.a);
+        into.free(&pair.b);
+        pair.close();
+        assert_nothing_lives();
+    });
+}
+
+/// NCCL's service thread registers the buffers of one communicator while another one sends.
+#[test]
+fn memory_is_registered_by_another_thread_while_messages_flow() {
+    with_double("memory_is_registered_by_another_thread_while_messages_flow", &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut from = Memory::new(&pair.a, Kind::Exported(0));
+        let mut into = Memory::new(&pair.b, Kind::Exported(1));
+        // SAFETY: it lies in the endpoint's block, which outlives the scope below.
+        let shared: &Shared =
+            unsafe { core::ptr::from_ref(&*pair.a.shared).as_ref() }.expect("shared");
+        let (start, is_over) = (from.start, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let registers = scope.spawn(|| {
+                on(0);
+                let mut count = 0;
+                while !is_over.load(Ordering::SeqCst) {
+                    let length = Bytes(4096 * (1 + count % 8));
+                    // SAFETY: it stays until the thread has ended.
+                    let region = unsafe { shared.register(start, length, MemoryKind::Cuda(0)) };
+                    shared.deregister(region.expect("room for it")).expect("idle memory");
+                    count += 1;
+                }
+                count
+            });
+            for _ in 0..20 {
+                for bytes in SIZES {
+                    exchange(&mut pair, &mut from, &mut into, bytes, false);
+                }
+            }
+            is_over.store(true, Ordering::SeqCst);
+            assert!(registers.join().expect("no panic") > 0);
+        });
+        from.free(&pair.a);
+        into.free(&pair.b);
+        pair.close();
+        assert_nothing_lives();
+    });
+}
