@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::error::OpenError;
+use super::gpu::Wants;
 use super::log::news::{self, NotRegistered};
 use crate::base::carve::Carver;
 use crate::base::slab::Handle;
@@ -38,7 +39,7 @@ pub(super) struct PortsMemory {
     holds: Mutex<Vec<Option<Hold>>>,
     /// How many ports there are.
     count: usize,
-    takes_dmabufs: bool,
+    gpu_wants: Wants,
     _records: Reserve,
 }
 
@@ -113,7 +114,11 @@ impl PortsMemory {
     /// For so many regions at a time.
     pub fn open(ports: Vec<NamedDomain>, regions_max: u32) -> Result<PortsMemory, OpenError> {
         let count = ports.len();
-        let takes_dmabufs = ports.iter().any(|port| port.domain.takes_dmabufs());
+        let any = |is: fn(&PortDomain<'static>) -> bool| ports.iter().any(|it| is(&it.domain));
+        let gpu_wants = Wants {
+            dmabufs: any(PortDomain::takes_dmabufs),
+            addresses: any(PortDomain::takes_gpu_addresses),
+        };
         let length = Registrations::<Ports>::bytes(regions_max);
         let records = Reserve::create(length)?;
         // SAFETY: a fresh mapping reads as zero and is aligned to a page; it lives until the cache
@@ -123,12 +128,12 @@ impl PortsMemory {
         let cache = Registrations::carve(&mut carver, regions_max, page, Ports(ports))
             .map_err(|_| OpenError::Storage)?;
         let holds = Mutex::new(std::vec![None; regions_max as usize]);
-        Ok(PortsMemory { cache, holds, count, takes_dmabufs, _records: records })
+        Ok(PortsMemory { cache, holds, count, gpu_wants, _records: records })
     }
 
-    /// Whether some port may register a dma-buf.
-    pub fn take_dmabufs(&self) -> bool {
-        self.takes_dmabufs
+    /// What ports want of memory of a GPU.
+    pub fn gpu_wants(&self) -> Wants {
+        self.gpu_wants
     }
 
     /// A registration of the memory: one that is there, or a new one; its keys, by place.

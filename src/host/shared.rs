@@ -176,8 +176,8 @@ pub(super) fn locked(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
 }
 
 /// Registers memory of a GPU with ports: by the dma-buf that the user gives, or by one that the
-/// driver makes. Where ports take none, they are told of the memory alone, and say why they refuse
-/// it. `None`: there is no dma-buf that NICs may write to, which was said.
+/// driver makes, and by its address with those that want that. Where no port takes such memory,
+/// each says why. `None`: NICs may not write there, or there is no dma-buf, which was said.
 ///
 /// # Safety
 /// - as [`Shared::register_with`].
@@ -187,10 +187,11 @@ unsafe fn acquire_gpu(
     given: Option<(RawFd, u64)>,
     keys: &mut [RailKey],
 ) -> Result<Option<Handle>, RegisterError> {
+    let wants = ports.gpu_wants();
     let dmabuf = match region.kind {
-        MemoryKind::Cuda(number) if ports.take_dmabufs() => {
-            match gpu::dmabuf_of(number, region, given) {
-                Ok(dmabuf) => Some(dmabuf),
+        MemoryKind::Cuda(number) if wants.dmabufs || wants.addresses => {
+            match gpu::for_ports(number, region, given, wants) {
+                Ok(dmabuf) => dmabuf,
                 Err(error) => {
                     news::gpu_beside_ports(number, &error);
                     return Ok(None);

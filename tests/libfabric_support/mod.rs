@@ -196,6 +196,7 @@ fn build(layout: Layout) -> Option<CString> {
     for source in ["strict.c", "memory.c", "endpoint.c", "events.c"] {
         compiler.arg(format!("{sources}/{source}"));
     }
+    compiler.arg("-ldl");
     let done = compiler.output().expect("a C compiler");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     std::fs::rename(&aside, &file).unwrap();

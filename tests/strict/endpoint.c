@@ -198,7 +198,7 @@ static int carry_out(struct endpoint *ep, struct op *op) {
     uint64_t word;
     switch (op->verb) {
     case READ:
-        memcpy(op->start, target, op->length);
+        copy(op->start, target, op->length);
         break;
     case ADD:
         memcpy(&word, op->start, sizeof word);
@@ -212,14 +212,14 @@ static int carry_out(struct endpoint *ep, struct op *op) {
             struct op *receive = NULL;
             if (kind->mode & FI_RX_CQ_DATA && !(receive = receive_take(ep)))
                 return 0;
-            memcpy(target, op->start, op->length);
+            copy(target, op->start, op->length);
             if (receive)
                 received(ep, receive, flags, op->length, op->data);
             else
                 complete(ep->queue, (struct fi_cq_data_entry){NULL, flags, op->length, NULL,
                                                                op->data}, 0);
         } else {
-            memcpy(target, op->start, op->length);
+            copy(target, op->start, op->length);
         }
     }
     return 1;
@@ -249,7 +249,7 @@ static void linger(struct endpoint *ep) {
         struct endpoint *peer = ep->vector->ends[n];
         for (struct op *op = peer ? peer->inbound : NULL; op; op = op->next)
             if (op->from == ep && op->verb == WRITE && !op->lingers) {
-                op->start = memcpy(malloc(op->length), op->start, op->length);
+                op->start = copy(malloc(op->length), op->start, op->length);
                 op->lingers = 1;
             }
     }
@@ -262,7 +262,7 @@ static void look_at_lingering(struct endpoint *ep) {
         if (!op->lingers)
             continue;
         *list = op->next;
-        memcpy(check_remote(ep, op, FI_REMOTE_WRITE), op->start, op->length);
+        copy(check_remote(ep, op, FI_REMOTE_WRITE), op->start, op->length);
         end_op(op, 0);
         return;
     }

@@ -164,6 +164,63 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
     return 0;
 }
 
+static int gpu_regions; /* ever made */
+
+int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
+                  struct fid_mr **out) {
+    if (attr->iov_count != 1 || attr->auth_key_size || attr->iface != FI_HMEM_CUDA)
+        stop("attributes of another registration than one of a GPU's memory");
+    if (!((struct domain *)fid)->has_gpus)
+        stop("memory of a GPU with a domain that was not asked for it");
+    if (attr->device.cuda < 0 || attr->device.cuda > 1)
+        stop("memory of a GPU that is not there");
+    int code = register_memory(fid, attr->mr_iov->iov_base, attr->mr_iov->iov_len, attr->access,
+                               attr->offset, attr->requested_key, flags, out, attr->context);
+    if (!code)
+        gpu_regions++, ((struct region *)*out)->is_of_gpu = 1;
+    return code;
+}
+
+static int is_of_gpu(const void *at) {
+    if (!gpu_regions)
+        return 0;
+    for (struct region *region = regions; region; region = region->next)
+        if (region->is_open && region->is_of_gpu && (const char *)at >= region->start &&
+            (const char *)at < region->start + region->length)
+            return 1;
+    return 0;
+}
+
+/* A function of the double of the CUDA driver. */
+static void *of_double(const char *name) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *found = driver ? dlsym(driver, name) : NULL;
+    if (!found)
+        stop("memory of a GPU without the double of the driver");
+    return found;
+}
+
+void *copy(void *to, const void *from, size_t length) {
+    if (!is_of_gpu(to) && !is_of_gpu(from))
+        return memcpy(to, from, length);
+    unsigned (*get)(uint64_t, void *, size_t), (*put)(uint64_t, const void *, size_t);
+    *(void **)&get = of_double("double_read"), *(void **)&put = of_double("double_write");
+    void *bytes = malloc(length);
+    unsigned code = 0;
+    if (is_of_gpu(from))
+        code = get((uintptr_t)from, bytes, length);
+    else
+        memcpy(bytes, from, length);
+    if (!code && is_of_gpu(to))
+        code = put((uintptr_t)to, bytes, length);
+    else if (!code)
+        memcpy(to, bytes, length);
+    if (code)
+        stop("memory of a GPU that is gone");
+    free(bytes);
+    return to;
+}
+
 /* How many registrations were ever made, and how many are open. */
 PUBLIC void strict_registrations(size_t counts[2]) {
     counts[0] = counts[1] = 0;

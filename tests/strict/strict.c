@@ -56,6 +56,11 @@ static const struct kind kinds[] = {
      ONE_AT_QUEUE | SHARES_IF_SAFE},
     {"strict-completion-domain", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_QUEUE},
     {"strict-one", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, ALL_ORDERS, ONE_IN_DOMAIN},
+    {"strict-gpus", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
+     REACHES_GPUS},
+    {"strict-gpus-overrun", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     REACHES_GPUS | OVERRUNS},
+    {"strict-gpus-domain", FI_MR_LOCAL | FI_MR_HMEM, FI_CONTEXT, 8, 8, ALL_ORDERS, REACHES_GPUS},
     {"strict-hmem", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS, 0},
     /* what those of NICs do, and none of software */
     {"efa", ENDPOINT_SCOPED & ~FI_MR_ENDPOINT, 0, 4, 4, FI_ORDER_SAS,
@@ -194,6 +199,8 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
                                   : kind->faults & ONE_AT_QUEUE && !shares ? FI_THREAD_COMPLETION
                                                                          : FI_THREAD_SAFE;
     uint64_t caps = FI_MSG | FI_RMA | FI_ATOMIC;
+    if (kind->faults & REACHES_GPUS)
+        caps |= hints->caps & FI_HMEM; /* not unless it is asked for */
     if (kind->faults & NO_RMA)
         caps = FI_MSG;
     else if (hints->caps & ~caps)
@@ -332,7 +339,9 @@ static int open_domain(struct fid_fabric *fid, struct fi_info *info, struct fid_
                                        .av_open = open_vector,
                                        .cq_open = open_queue,
                                        .endpoint = open_endpoint};
-    static struct fi_ops_mr mr = {.size = sizeof mr, .reg = register_memory};
+    static struct fi_ops_mr mr = {.size = sizeof mr,
+                                  .reg = register_memory,
+                                  .regattr = register_attr};
     struct fabric *fabric = (struct fabric *)fid;
     checked(info);
     if (!fabric->is_open)
@@ -343,6 +352,7 @@ static int open_domain(struct fid_fabric *fid, struct fi_info *info, struct fid_
     domain->fid.mr = &mr;
     domain->is_open = 1;
     domain->kind = fabric->kind;
+    domain->has_gpus = (info->caps & FI_HMEM) != 0;
     domain->fabric = fabric;
     domain->next_key = 0xc0de000000000000ull;
     fabric->domains++;

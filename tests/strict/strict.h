@@ -2,6 +2,7 @@
 #ifndef STRICT_H
 #define STRICT_H
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -69,6 +70,7 @@ enum {
     FLOODS_EVENTS = 1ull << 38, /* events of nobody, ever again */
     MISCOUNTS = 1ull << 41, /* after a while its queue says that it gave more than it was asked
                                for */
+    REACHES_GPUS = 1ull << 42, /* no fault: FI_HMEM, for memory of the double of the CUDA driver */
 };
 
 /* What is long to a provider with REGRETS: no buffer of a rail's own. */
@@ -93,7 +95,7 @@ struct kind {
 
 struct domain {
     struct fid_domain fid;
-    int is_open, objects, regrets;
+    int is_open, objects, regrets, has_gpus;
     const struct kind *kind;
     struct fabric *fabric;
     uint64_t next_key;
@@ -113,7 +115,7 @@ struct fabric {
 
 struct region {
     struct fid_mr fid;
-    int is_open, is_enabled;
+    int is_open, is_enabled, is_of_gpu;
     struct domain *domain;
     struct endpoint *bound;
     char *start;
@@ -190,6 +192,10 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
 int register_memory(struct fid *fid, const void *start, size_t length, uint64_t access,
                     uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **out,
                     void *ours);
+int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
+                  struct fid_mr **out);
+/* Copies, also from and to memory of GPUs, which processors may not touch. With the lock held. */
+void *copy(void *to, const void *from, size_t length);
 void move_on(struct endpoint *ep);
 void forget_ops(struct vector *vector, struct endpoint *peer);
 void fail_beside(struct endpoint *ep);

@@ -240,27 +240,47 @@ pub(in crate::host) fn place_of(address: u64) -> Option<Place> {
     Place::of(Library::loaded()?, address).ok()
 }
 
-/// A dma-buf of a region of a GPU, and the offset of the region's first byte in it: the one that
-/// is `given`, or one that is made, which lives as long as the result. NICs may write to it.
-pub(in crate::host) fn dmabuf_of(
+/// What ports want of memory of a GPU.
+#[derive(Copy, Clone, Debug)]
+pub(in crate::host) struct Wants {
+    /// Some want a dma-buf.
+    pub dmabufs: bool,
+    /// Some want its address alone.
+    pub addresses: bool,
+}
+
+/// What ports register a region of a GPU by. The dma-buf is the one that is `given`, or one that is
+/// made, which lives as long as the result. The region's first byte lies at an offset in it.
+///
+/// *Errors*: NICs may not write to the GPU, or all ports want a dma-buf that cannot be made.
+pub(in crate::host) fn for_ports(
     number: u32,
     region: Region,
     given: Option<(RawFd, u64)>,
-) -> Result<Dmabuf, GpuError> {
+    wants: Wants,
+) -> Result<Option<Dmabuf>, GpuError> {
     let library = Library::load().map_err(GpuError::Driver)?;
     let gpu = Gpu::at(library, number as i32)?;
     if !dmabuf::needs_no_flush(&gpu)? {
         return Err(GpuError::Flush);
     }
+    if !wants.dmabufs {
+        return Ok(None);
+    }
     if let Some((descriptor, offset)) = given {
-        return Ok(Dmabuf { descriptor, offset, _made: None });
+        return Ok(Some(Dmabuf { descriptor, offset, _made: None }));
     }
     let page = heap::page_bytes() as u64;
     let start = region.address / page * page;
     let end = (region.address + region.length.0).next_multiple_of(page);
-    let file = dmabuf::export(&gpu.enter()?, start, (end - start) as usize)?;
-    let (descriptor, offset) = (file.as_raw_fd(), region.address - start);
-    Ok(Dmabuf { descriptor, offset, _made: Some(file) })
+    match dmabuf::export(&gpu.enter()?, start, (end - start) as usize) {
+        Ok(file) => {
+            let (descriptor, offset) = (file.as_raw_fd(), region.address - start);
+            Ok(Some(Dmabuf { descriptor, offset, _made: Some(file) }))
+        }
+        Err(_) if wants.addresses => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The socket of an exporter.

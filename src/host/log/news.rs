@@ -343,6 +343,13 @@ impl fmt::Display for NotRegistered<'_> {
         if let (MemoryKind::Cuda(_), PortDomain::Verbs(_)) = (self.kind, self.domain) {
             return f.write_str(dmabuf_refusal(self.error));
         }
+        if let (MemoryKind::Cuda(_), PortDomain::Libfabric(domain)) = (self.kind, self.domain)
+            && !domain.reaches_gpus()
+        {
+            return f.write_str(
+                "its provider has no FI_HMEM, or no driver was loaded when the endpoint was opened",
+            );
+        }
         let code = match self.error {
             RegisterError::Kind => return f.write_str("it cannot reach memory of that kind"),
             RegisterError::Full => return f.write_str("its table is full"),

@@ -20,6 +20,9 @@ pub const REGIONS_MAX: u32 = 0xffff;
 /// What the library, for us and for peers, may do in memory.
 const ACCESS: u64 = n::SEND | n::RECV | n::READ | n::WRITE | n::REMOTE_READ | n::REMOTE_WRITE;
 
+/// The tag of a region of the host's memory. A GPU's is its number, and one more.
+const HOST: u64 = 0;
+
 /// Every key of ours has been used, and none is used twice.
 const NO_KEY_LEFT: Code = Code(libc::ENOSPC);
 
@@ -48,6 +51,7 @@ pub(super) struct Shared {
     gate: Gate,
     scope: Scope,
     keys: Keys,
+    reaches_gpus: bool,
     /// Domain and endpoint, as numbers: open objects while the gate is open, or 0: there are none,
     /// since they could not be opened again.
     domain: AtomicU64,
@@ -119,6 +123,7 @@ impl<'m> LibfabricDomain<'m> {
             gate: Gate::default(),
             scope: traits.scope,
             keys: traits.keys,
+            reaches_gpus: traits.reaches_gpus,
             domain: AtomicU64::new(0),
             endpoint: AtomicU64::new(0),
             keys_made: AtomicU64::new(1),
@@ -176,7 +181,7 @@ impl<'m> LibfabricDomain<'m> {
                 continue;
             }
             // SAFETY: who registered it vouches for the range until it is deregistered.
-            let made = unsafe { self.make((range.start, range.length as usize)) };
+            let made = unsafe { self.make_of((range.start, range.length as usize), range.tag) };
             let made = made.map_err(|code| (Step::Regions, code))?;
             self.library_keys[index].store(made.key(), Ordering::Relaxed);
             registration.store(made.into_raw(), Ordering::Release);
@@ -191,6 +196,15 @@ impl<'m> LibfabricDomain<'m> {
     /// - the range stays valid until the registration is closed;
     /// - the caller is inside the gate, or is the rail's thread, and the domain is open.
     pub(super) unsafe fn make(&self, range: (u64, usize)) -> Result<Registration, Code> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.make_of(range, HOST) }
+    }
+
+    /// The same of memory of which a region's tag says whose it is.
+    ///
+    /// # Safety
+    /// - as [`LibfabricDomain::make`].
+    unsafe fn make_of(&self, range: (u64, usize), tag: u64) -> Result<Registration, Code> {
         let endpoint = match self.shared.scope {
             Scope::Domain => None,
             Scope::Endpoint => Some(self.shared.endpoint.load(Ordering::Relaxed) as *mut FidEp),
@@ -200,8 +214,18 @@ impl<'m> LibfabricDomain<'m> {
         // SAFETY: inside the gate the domain is open.
         let domain = unsafe { LibraryDomain::from_raw(domain) };
         let _turn = self.turn(Act::Register);
-        // SAFETY: the caller vouches for the range; the endpoint closes after its registrations.
-        unsafe { domain.register(range, ACCESS, key, endpoint) }
+        match tag.checked_sub(1) {
+            // SAFETY: the caller vouches for the range; the endpoint closes after its
+            // registrations.
+            None => unsafe { domain.register(range, ACCESS, key, endpoint) },
+            // SAFETY: as above.
+            Some(gpu) => unsafe { domain.register_gpu(range, ACCESS, key, endpoint, gpu as u32) },
+        }
+    }
+
+    /// Whether memory of GPUs may be registered.
+    pub fn reaches_gpus(&self) -> bool {
+        self.shared.reaches_gpus
     }
 
     /// The key that is asked for: the next of ours, or none where the library chooses. No key is
@@ -410,10 +434,11 @@ pub(super) struct FlushSource {
 
 impl Domain for LibfabricDomain<'_> {
     unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
-        match region.kind {
-            MemoryKind::Host | MemoryKind::Mapped => {}
+        let tag = match region.kind {
+            MemoryKind::Host | MemoryKind::Mapped => HOST,
+            MemoryKind::Cuda(gpu) if self.reaches_gpus() => u64::from(gpu) + 1,
             MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
-        }
+        };
         let end = region.address.checked_add(region.length.0);
         if region.length.0 == 0 || end.is_none() {
             return Err(RegisterError::Range);
@@ -421,7 +446,7 @@ impl Domain for LibfabricDomain<'_> {
         if !self.enter() {
             return Err(RegisterError::Fabric(libc::ENODEV));
         }
-        let range = Range { start: region.address, length: region.length.0, tag: 0 };
+        let range = Range { start: region.address, length: region.length.0, tag };
         let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
             let index = handle.index as usize;
             if self.shared.domain.load(Ordering::Relaxed) == 0 {
@@ -429,7 +454,7 @@ impl Domain for LibfabricDomain<'_> {
                 return Ok(key_of(handle)); // `restore` does
             }
             // SAFETY: the caller vouches for the range; we are inside the gate.
-            match unsafe { self.make((region.address, region.length.as_usize())) } {
+            match unsafe { self.make_of((region.address, region.length.as_usize()), tag) } {
                 Ok(made) => {
                     self.library_keys[index].store(made.key(), Ordering::Relaxed);
                     self.recalls[index].reset();
@@ -503,6 +528,7 @@ mod tests {
         inject_max: 0,
         transfer_max: 0,
         moves_alone: true,
+        reaches_gpus: false,
         callers: Callers::All,
     };
 

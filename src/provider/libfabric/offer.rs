@@ -6,6 +6,7 @@ use super::sys::library::text;
 use super::sys::{Code, Info, Library, numbers as n};
 use super::turns::Callers;
 use super::{Config, Limits, OpenError, Step};
+use crate::memory::cuda;
 use core::ffi::CStr;
 
 /// What memory must be for us to cope with.
@@ -14,7 +15,7 @@ const MR_MODE: i32 = n::MR_LOCAL
     | n::MR_ALLOCATED
     | n::MR_PROV_KEY
     | n::MR_ENDPOINT
-    // memory of devices is registered too: none is taken, and all that is taken is registered
+    // memory of devices is registered too, as all memory is
     | n::MR_HMEM;
 /// What we do for the library if it wants it.
 const MODE: u64 = n::CONTEXT | n::CONTEXT2 | n::RX_CQ_DATA;
@@ -66,6 +67,8 @@ pub struct Traits {
     pub transfer_max: u64,
     /// Whether data moves without our polls.
     pub moves_alone: bool,
+    /// Whether memory may be that of GPUs.
+    pub reaches_gpus: bool,
     /// Which threads may call at once.
     pub callers: Callers,
 }
@@ -106,6 +109,7 @@ impl Traits {
             inject_max: tx.inject_size.min(INJECT_MAX),
             transfer_max: (ep.max_msg_size as u64).min(TRANSFER_MAX),
             moves_alone: domain.data_progress == n::PROGRESS_AUTO,
+            reaches_gpus: raw.caps & n::HMEM != 0,
             callers: callers(domain.threading, provider_name(info), version),
         }
     }
@@ -220,12 +224,29 @@ fn fitting(library: &Library, hints: &Info, config: &Config) -> Result<Option<In
 /// without losing the order of everything else, as they are not of `tcp;ofi_rxm`; and not of
 /// `ofi_rxm` at all, which makes them of messages, and for them keeps keys in a table that refuses
 /// memory which overlaps other memory of the same registration cache (`verbs;ofi_rxm` of 1.17).
+///
+/// Where the process has a GPU's driver, offers of those that take memory of GPUs come first. Some
+/// do more then with memory of the host, too, so that others do not ask for it.
 pub fn choose(
     library: &Library,
     config: &Config,
     limits: &Limits,
 ) -> Result<(Info, Traits), OpenError> {
-    let base = n::MSG | n::RMA;
+    if cuda::Library::loaded().is_some() {
+        let found = choose_of(library, config, limits, n::MSG | n::RMA | n::HMEM);
+        if found.is_ok() {
+            return found;
+        }
+    }
+    choose_of(library, config, limits, n::MSG | n::RMA)
+}
+
+fn choose_of(
+    library: &Library,
+    config: &Config,
+    limits: &Limits,
+    base: u64,
+) -> Result<(Info, Traits), OpenError> {
     let choose = |caps| choose_with(library, config, limits, caps);
     let adding = choose(base | n::ATOMIC);
     let is_rxm = |info: &Info| provider_name(info).to_bytes().ends_with(b";ofi_rxm");

@@ -105,6 +105,14 @@ impl PortDomain<'_> {
         }
     }
 
+    /// Whether it may register memory of GPUs by its address.
+    pub fn takes_gpu_addresses(&self) -> bool {
+        match self {
+            PortDomain::Libfabric(domain) => domain.reaches_gpus(),
+            PortDomain::Verbs(_) | PortDomain::Vendor(_) => false,
+        }
+    }
+
     /// Whether it may register a dma-buf.
     pub fn takes_dmabufs(&self) -> bool {
         match self {

@@ -277,8 +277,32 @@ layout! { STRUCT_FACTS:
         ) -> c_int = "reg",
         /// The same of several parts.
         regv: Unused = "regv",
-        /// The same with attributes, which grew in 2.x.
-        regattr: Unused = "regattr",
+        /// The same with attributes: object, attributes, flags.
+        regattr: unsafe extern "C" fn(*mut Fid, *const MrAttr, u64, *mut *mut FidMr) -> c_int
+            = "regattr",
+    }
+    /// Attributes of a registration, which later versions have more of.
+    struct MrAttr = "fi_mr_attr" {
+        /// Its parts.
+        mr_iov: *const libc::iovec = "mr_iov",
+        /// How many.
+        iov_count: usize = "iov_count",
+        /// What may be done in it.
+        access: u64 = "access",
+        /// What the first byte is named by.
+        offset: u64 = "offset",
+        /// The key that is asked for.
+        requested_key: u64 = "requested_key",
+        /// The caller's.
+        context: *mut c_void = "context",
+        /// Of keys that authorise.
+        auth_key_size: usize = "auth_key_size",
+        /// Such a key.
+        auth_key: *mut u8 = "auth_key",
+        /// Of whose devices' memory it is.
+        iface: c_int = "iface",
+        /// Which of them.
+        device: u64 = "device",
     }
     /// A registration.
     struct FidMr = "fid_mr" [1] {

@@ -27,6 +27,10 @@ numbers! {
     RMA: u64 = 1 << 2, "FI_RMA";
     /// Atomics.
     ATOMIC: u64 = 1 << 4, "FI_ATOMIC";
+    /// Memory of devices.
+    HMEM: u64 = 1 << 47, "FI_HMEM";
+    /// Such a device is one of CUDA.
+    HMEM_CUDA: i32 = 1, "FI_HMEM_CUDA";
     /// A read, or reads.
     READ: u64 = 1 << 8, "FI_READ";
     /// A write, or writes.

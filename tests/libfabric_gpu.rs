@@ -1,0 +1,138 @@
+//! Memory of GPUs over libfabric: over the strict fabric, whose providers reach the memory of the
+//! double of the CUDA driver where they were asked for that.
+#![allow(dead_code)] // of the shared parts
+
+mod cuda_support;
+mod host_support;
+mod libfabric_support;
+mod nic_gpu_support;
+
+use crosstie::host::{DeviceKind, Options};
+use cuda_support::steps::on;
+use cuda_support::{control, with_double};
+use host_support::pair::{Pair, alone};
+use host_support::{Node, Watch, small, stalled};
+use libfabric_support::{Layout, counts, strict, strict_environment};
+use nic_gpu_support::{Memory, SIZES, assert_by, copies, exchange, go_beside, settle};
+use std::ffi::CStr;
+
+fn pair(library: &CStr, provider: &str) -> Pair {
+    let alone = alone();
+    for (name, value) in strict_environment(library, provider) {
+        host_support::set(name, value);
+    }
+    let mut options = Options { device: DeviceKind::Host, ..small(4) };
+    options.limits.rails_max = 2;
+    let [a, b] = [(); 2].map(|()| Node::open(&options));
+    let mut pair = Pair::of(alone, a, b, 2);
+    settle(&mut pair);
+    pair
+}
+
+fn goes_by_the_provider(layout: Layout) {
+    let Some(library) = strict(layout) else { return };
+    on(0);
+    for provider in ["strict-gpus", "strict-gpus-domain"] {
+        let mut pair = pair(library, provider);
+        for gpus in [[Some(0), Some(1)], [Some(1), Some(1)], [Some(0), None], [None, Some(1)]] {
+            let before = counts(library)[0];
+            let mut from = Memory::new(&pair.a, gpus[0]);
+            let mut into = Memory::new(&pair.b, gpus[1]);
+            assert_eq!(counts(library)[0], before + 2, "each side has registered its memory");
+            for bytes in SIZES {
+                let copies_before = copies();
+                let lanes = exchange(&mut pair, &mut from, &mut into, bytes);
+                if from.gpu.is_none() && bytes <= 4096 {
+                    continue; // out of its slot
+                }
+                assert_by(&lanes, 1, bytes);
+                if lanes[0] == 0 {
+                    assert_eq!(copies(), copies_before, "a GPU has copied");
+                }
+            }
+            from.free(&pair.a);
+            into.free(&pair.b);
+        }
+        pair.close();
+    }
+}
+
+#[test]
+fn provider_that_reaches_gpus_carries_their_memory() {
+    with_double("provider_that_reaches_gpus_carries_their_memory", &[], || {
+        goes_by_the_provider(Layout::One);
+    });
+}
+
+#[test]
+fn provider_of_libfabric_2_that_reaches_gpus_carries_their_memory() {
+    with_double("provider_of_libfabric_2_that_reaches_gpus_carries_their_memory", &[], || {
+        goes_by_the_provider(Layout::Two);
+    });
+}
+
+/// The NIC fails after some messages, and its endpoint is opened anew.
+#[test]
+fn memory_of_a_gpu_is_registered_again_when_its_nic_comes_back() {
+    with_double("memory_of_a_gpu_is_registered_again_when_its_nic_comes_back", &[], || {
+        let Some(library) = strict(Layout::One) else { return };
+        on(0);
+        let mut pair = pair(library, "strict-gpus-overrun");
+        let mut from = Memory::new(&pair.a, Some(0));
+        let mut into = Memory::new(&pair.b, Some(1));
+        let first = pair.views(1)[0].generation;
+        let watch = Watch::start();
+        loop {
+            let lanes = exchange(&mut pair, &mut from, &mut into, 70_000);
+            if pair.views(1)[0].generation > first && lanes[1] == 70_000 {
+                break;
+            }
+            watch.look("the NIC to fail, and to carry again");
+        }
+        from.free(&pair.a);
+        into.free(&pair.b);
+        pair.close();
+    });
+}
+
+/// Memory that a provider does not reach goes over TCP, and the log has one line with the words.
+fn goes_beside(words: &str, provider: &str, prepare: fn(), then: fn()) {
+    let Some(library) = strict(Layout::One) else { return };
+    stalled::listen(&[]);
+    prepare();
+    let mut pair = pair(library, provider);
+    then();
+    for gpus in [[Some(0), Some(0)], [Some(0), None]] {
+        go_beside(&mut pair, gpus);
+    }
+    pair.close();
+    let said = stalled::said();
+    let told: Vec<_> = said.iter().filter(|line| line.contains("no port registers")).collect();
+    assert!(told.len() == 1 && told[0].contains(words), "{told:#?}");
+}
+
+#[test]
+fn provider_without_gpus_leaves_their_memory_to_the_reserve() {
+    with_double("provider_without_gpus_leaves_their_memory_to_the_reserve", &[], || {
+        goes_beside("its provider has no FI_HMEM", "strict", || _ = on(0), || {});
+    });
+}
+
+#[test]
+fn provider_is_asked_for_gpus_only_where_their_driver_is_loaded() {
+    with_double("provider_is_asked_for_gpus_only_where_their_driver_is_loaded", &[], || {
+        let words = "no driver was loaded when the endpoint was opened";
+        goes_beside(words, "strict-gpus", || {}, || _ = on(0));
+    });
+}
+
+#[test]
+fn gpu_that_needs_flushes_leaves_its_memory_to_the_reserve() {
+    with_double("gpu_that_needs_flushes_leaves_its_memory_to_the_reserve", &[], || {
+        let set = || {
+            on(0);
+            control::attribute(0, 118, 0);
+        };
+        goes_beside("what a NIC writes to it would need a flush", "strict-gpus", set, || {});
+    });
+}
