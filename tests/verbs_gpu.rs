@@ -15,10 +15,13 @@ mod verbs_support;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::MemoryOptions;
+use crosstie::transport::rail::LaneState;
+use crosstie::transport::{Incoming, Outgoing};
 use cuda_support::driver::*;
 use cuda_support::steps::*;
 use cuda_support::{control, library_path};
 use host_support::pair::{Pair, alone};
+use host_support::{Watch, wait_both};
 use hosts::{class, open, pair, said_before};
 use nic_gpu_support::{Memory, ROOM, SIZES, assert_by, copies, exchange, go_beside, settle};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -31,6 +34,7 @@ fn storyteller() {
     match story.as_str() {
         "go by the port" => go_by_the_port(),
         "go beside the port" => go_beside_the_port(),
+        "lose the port meanwhile" => lose_the_port_meanwhile(),
         "go by one of two ports" => go_by_one_of_two_ports(),
         "give a descriptor" => give_a_descriptor(),
         "have no dma-bufs" => go_beside_of_a_gpu(|| control::attribute(0, 124, 0)),
@@ -47,6 +51,13 @@ fn told(story: &str, cards: usize, fake: &str) -> Option<String> {
     let folders = std::env::join_paths([new.clone(), library_path()]).expect("folders");
     command.env("LD_LIBRARY_PATH", folders).env_remove("CUDA_VISIBLE_DEVICES");
     said_before(&class("Ethernet", cards), &command)
+}
+
+/// Both sides make progress so often.
+fn poll(pair: &mut Pair, times: u32) {
+    for _ in 0..times {
+        pair.progress();
+    }
 }
 
 /// Descriptors that are open in this process.
@@ -168,6 +179,54 @@ fn go_beside_of_a_gpu(set: impl FnOnce()) {
     go_beside(&mut pair, [Some(0), Some(0)]);
     println!("all came");
     pair.close();
+}
+
+/// A message has come by the port, and a GPU copies it: the lost port is not said to be at rest.
+fn lose_the_port_meanwhile() {
+    const BYTES: usize = 64;
+    let mut pair = settled(1);
+    let (mut from, mut into) = (Memory::new(&pair.a, None), Memory::new(&pair.b, Some(0)));
+    exchange(&mut pair, &mut from, &mut into, BYTES);
+    into.fill(&[0; BYTES]);
+    control::hold(0);
+    let (region, address, length) = (into.region, into.start, BYTES as u64);
+    let room = Incoming { region, address, length, tag: 0 };
+    let received = pair.b.irecv(pair.to_a, &[room]).expect("room for a receive");
+    let (region, address) = (from.region, from.start);
+    let message = Outgoing { region, address, length, tag: 0 };
+    let sent = pair.a.isend(pair.to_b, message).expect("room for a send");
+    poll(&mut pair, 200);
+    // SAFETY: as in `pair`.
+    unsafe { std::env::set_var("FAKE", "dmabufs mapped unanswered") };
+    let other = pair.a.isend(pair.to_b, message).expect("room for a send");
+    let watch = Watch::start();
+    while pair.views(1).iter().any(|view| view.state == LaneState::Up) {
+        poll(&mut pair, 1);
+        watch.look("the port to be lost");
+    }
+    poll(&mut pair, 2000);
+    assert_eq!(pair.views(1)[1].state, LaneState::Failing, "a GPU still copies");
+    assert_eq!(pair.b.test(received).unwrap(), None);
+    // SAFETY: as in `pair`.
+    unsafe { std::env::set_var("FAKE", "dmabufs mapped") };
+    control::release(0);
+    assert_eq!(wait_both(&mut pair.b, &mut pair.a, received).result, Ok(()));
+    assert!(into.read(BYTES) == from.read(BYTES));
+    let received = pair.b.irecv(pair.to_a, &[room]).expect("room for a receive");
+    assert_eq!(wait_both(&mut pair.b, &mut pair.a, received).result, Ok(()));
+    assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+    assert_eq!(wait_both(&mut pair.a, &mut pair.b, other).result, Ok(()));
+    pair.all_up(2);
+    from.free(&pair.a);
+    into.free(&pair.b);
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn fence_of_a_port_waits_for_a_copy_of_what_came_by_it() {
+    let Some(said) = told("lose the port meanwhile", 1, "dmabufs mapped") else { return };
+    assert!(said.contains("all came"), "{said}");
 }
 
 fn go_by_one_of_two_ports() {

@@ -43,14 +43,14 @@ impl Memory {
         Memory { gpu, start, region: region.expect("memory"), host }
     }
 
-    fn fill(&mut self, bytes: &[u8]) {
+    pub fn fill(&mut self, bytes: &[u8]) {
         match self.gpu {
             None => self.host[..bytes.len()].copy_from_slice(bytes),
             Some(_) => control::write(self.start, bytes),
         }
     }
 
-    fn read(&self, bytes: usize) -> Vec<u8> {
+    pub fn read(&self, bytes: usize) -> Vec<u8> {
         match self.gpu {
             None => self.host[..bytes].to_vec(),
             Some(_) => control::read(self.start, bytes),

@@ -2,8 +2,7 @@
 
 extern crate std;
 
-use super::ports::Port;
-use super::{ON_LANE, ON_PORT, ON_SHM, ON_TCP, Sockets};
+use super::{ON_LANE, ON_SHM, ON_TCP, Sockets};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
 use crate::fabric::{
@@ -16,13 +15,10 @@ use crate::provider::notes::{NOTE_KEY, Note, line_of};
 use crate::provider::shm::Shm;
 use std::boxed::Box;
 
-/// The rails as the copy engine uses them.
+/// The rails that are no ports, as the copy engine uses them.
 pub(super) struct Beneath<'a, 'm> {
     pub shm: &'a mut Shm<'m>,
     pub sockets: &'a mut Option<Sockets<'m>>,
-    /// Of their peers it copies what lies in slots, no more.
-    pub ports: &'a mut [Port<'m>],
-    pub lane_bits: u32,
     /// Which of them each peer is on.
     pub on: &'a [u8],
 }
@@ -46,10 +42,6 @@ impl Under for Beneath<'_, '_> {
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
         match (self.on[op.peer.as_usize()], &mut self.sockets) {
             (ON_TCP, Some(Sockets { tcp, .. })) => tcp.post(op, now),
-            (at @ ON_PORT.., _) => {
-                let op = Op { peer: PeerIndex(op.peer.0 >> self.lane_bits), ..*op };
-                self.ports[usize::from(at - ON_PORT)].rail.post(&op, now)
-            }
             _ => self.shm.post(op, now),
         }
     }
@@ -175,6 +167,26 @@ impl<'m> Gpus<'m> {
         let mut events = Events { slots: out, used: kept };
         engine.poll(&mut beneath, &mut events, now);
         events.used
+    }
+
+    /// Of the events of a port, takes out the fences of peers of whose messages a GPU copies one:
+    /// they are reported when it has. How many are left.
+    #[cold]
+    #[inline(never)]
+    pub fn fences_hold(&mut self, out: &mut [Completion]) -> usize {
+        let Some(engine) = &mut self.0 else { return out.len() };
+        let mut kept = 0;
+        for at in 0..out.len() {
+            let is_held = match out[at] {
+                Completion::Fenced { peer, id, generation } => engine.fenced(peer, id, generation),
+                _ => false,
+            };
+            if !is_held {
+                out[kept] = out[at];
+                kept += 1;
+            }
+        }
+        kept
     }
 
     /// A peer was opened that has a copy engine, too.

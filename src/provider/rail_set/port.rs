@@ -7,8 +7,8 @@ use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, MemoryDomain, MemoryKind, Op, OpId,
-    PeerLife, PostError, Posted, Provider, RailKey, Region, RegisterError,
+    Caps, CloseError, Completion, DeregisterError, Domain, MemoryDomain, MemoryKind, OpId,
+    PeerLife, Provider, RailKey, Region, RegisterError,
 };
 use crate::provider::vendor::VendorDomain;
 use crate::provider::vendor::port as vendor;
@@ -487,11 +487,6 @@ impl<'m> PortRail<'m> {
     #[inline]
     pub(super) fn flush(&mut self, budget: Bytes) {
         on!(self, rail => rail.flush(budget));
-    }
-
-    /// Accepts or refuses an op.
-    pub(super) fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
-        on!(self, rail => rail.post(op, now))
     }
 
     pub(super) fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {

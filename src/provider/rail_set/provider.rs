@@ -195,8 +195,8 @@ impl<'m> RailSet<'m> {
 
     /// The copy engine, and what it stands on.
     fn gpus(&mut self) -> (&mut Gpus<'m>, Beneath<'_, 'm>) {
-        let RailSet { shm, sockets, ports, lane_bits, on, gpus, .. } = self;
-        (gpus, Beneath { shm, sockets, ports, lane_bits: *lane_bits, on })
+        let RailSet { shm, sockets, on, gpus, .. } = self;
+        (gpus, Beneath { shm, sockets, on })
     }
 
     #[inline(always)]
@@ -266,7 +266,10 @@ impl<'m> RailSet<'m> {
         if found > 0 {
             self.nap = NAP;
         }
-        found
+        match self.gpus.is_busy() {
+            true => self.gpus.fences_hold(&mut out[..found]),
+            false => found,
+        }
     }
 
     /// A poll of each port, and of what is no port where it is looked at.
