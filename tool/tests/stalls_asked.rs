@@ -10,6 +10,8 @@ use crosstie::host::{DeviceKind, Options};
 use host_support::flow::Flow;
 use host_support::roles::{self, Process};
 use host_support::{Memory, Node, Place, Watch, small};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -111,15 +113,16 @@ fn report(pid: u32, mut meanwhile: impl FnMut()) -> Output {
     tool.wait_with_output().unwrap()
 }
 
-/// How long the side band's threads of a process have waited for a processor.
-fn waited(pid: u32) -> Duration {
+/// How long each thread of a process' side band has waited for a processor, by its number.
+fn waited(pid: u32) -> BTreeMap<OsString, Duration> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let of = |task: std::fs::DirEntry| {
         let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
         read("comm").filter(|name| name.trim() == "crosstie-band")?;
-        read("schedstat")?.split_whitespace().nth(1)?.parse::<u64>().ok()
+        let waited = read("schedstat")?.split_whitespace().nth(1)?.parse().ok()?;
+        Some((task.file_name(), Duration::from_nanos(waited)))
     };
-    Duration::from_nanos(tasks.filter_map(of).sum())
+    tasks.filter_map(of).collect()
 }
 
 /// An answer that has not come within its second is said to be missing.
@@ -133,8 +136,8 @@ fn busy_pair_has_no_fault() {
         let (watch, mut asked) = (Watch::start(), 0);
         while asked < ASKED {
             let before = flow.received;
-            let waits = || waited(std::process::id()) + waited(other.id());
-            let waits_before = waits();
+            let waits = || [std::process::id(), other.id()].map(waited).into_iter().flatten();
+            let waits_before: BTreeMap<_, _> = waits().collect();
             let output = report(other.id(), || {
                 flow.step(&mut node);
                 node.progress();
@@ -142,7 +145,11 @@ fn busy_pair_has_no_fault() {
             assert!(flow.received > before, "the pair is busy");
             let text = String::from_utf8(output.stdout).unwrap();
             // then that is a fault, and true: of the host, whose processors others have
-            if waits() - waits_before > STARVED && text.contains("gets no processor") {
+            let since = |(thread, waited): (OsString, Duration)| {
+                waited.saturating_sub(waits_before.get(&thread).copied().unwrap_or_default())
+            };
+            let starved = waits().map(since).sum::<Duration>() > STARVED;
+            if starved && text.contains("gets no processor") {
                 watch.look("processors for the side band");
                 continue;
             }
