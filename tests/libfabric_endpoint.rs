@@ -366,7 +366,6 @@ type End = (Node, Handle);
 /// opened one after another, since the environment says over what. What was said meanwhile.
 fn at_once(wishes: &[Wish<'static>], act: fn(End, End)) -> Vec<String> {
     let mut turn = alone();
-    // under the turn, since there is one place in a process where it is kept
     let hearing = Hearing::start();
     let mut pairs = Vec::new();
     for wish in wishes {
@@ -447,8 +446,9 @@ fn library_that_makes_completions_up_is_told_of_once() {
 #[test]
 fn provider_that_cuts_words_is_told_of_and_carries_messages_all_the_same() {
     let Some(wish) = strict_wish("strict-cut", 1) else { return };
+    let turn = alone();
     let hearing = Hearing::start();
-    let mut pair = pair([wish; 2]);
+    let mut pair = pair_of(turn, [wish; 2]);
     let mut flows = pair.flows(Place::Private);
     pair.flow(&mut flows, 64);
     pair.flow_until(&mut flows, "the rail to come back", |pair, _| {
@@ -459,8 +459,9 @@ fn provider_that_cuts_words_is_told_of_and_carries_messages_all_the_same() {
     pair.flow_until(&mut flows, "long messages over it", |pair, _| {
         pair.bytes(1).iter().zip(&before).all(|(now, before)| now - before > 200_000)
     });
-    pair.close();
+    let turn = close_in_turn(pair);
     let said = hearing.end();
+    drop(turn);
     let lines = said.iter().filter(|text| text.contains("but delivers 4 bytes"));
     let lines: Vec<_> = lines.collect();
     assert!((1..=2).contains(&lines.len()), "once of each end at most: {said:?}");
@@ -489,8 +490,10 @@ fn flows_behind(words: &str, time: Duration, wishes: [Wish; 2]) -> Vec<String> {
     while start.elapsed() < time {
         pair.flow(&mut flows, 8);
     }
-    pair.close();
-    hearing.end()
+    let turn = close_in_turn(pair);
+    let said = hearing.end();
+    drop(turn);
+    said
 }
 
 #[test]
@@ -674,20 +677,17 @@ fn domains_that_are_left_out_are_named_in_one_line() {
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Keeps what is said to people, for whoever is alone.
+/// Keeps what is said to people. Begins and ends within a test's turn: there is one place in a
+/// process where it is kept, and it would have lines of other tests.
 struct Hearing;
-
-/// How many tests hear.
-static HEARERS: Mutex<usize> = Mutex::new(0);
 
 impl Hearing {
     fn start() -> Hearing {
         fn keep(_: usize, _: Level, text: &str) {
             SAID.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_string());
         }
-        // a test may begin to hear while it waits for its turn, beside another that ends
-        let mut hearers = HEARERS.lock().unwrap_or_else(PoisonError::into_inner);
-        *hearers += 1;
+        // of a test that failed while it heard
+        SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
         sink_set(Some((keep, 0)));
         Hearing
     }
@@ -697,13 +697,18 @@ impl Hearing {
     }
 
     fn end(self) -> Vec<String> {
-        let mut hearers = HEARERS.lock().unwrap_or_else(PoisonError::into_inner);
-        *hearers -= 1;
-        if *hearers == 0 {
-            sink_set(None);
-        }
+        sink_set(None);
         std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Closes a pair, and keeps the test's turn.
+fn close_in_turn(pair: Pair) -> MutexGuard<'static, ()> {
+    let ([(mut a, to_b), (mut b, to_a)], turn) = pair.into_ends();
+    disconnect_both((&mut a, to_b), (&mut b, to_a));
+    a.close();
+    b.close();
+    turn
 }
 
 /// What was said to people meanwhile.
