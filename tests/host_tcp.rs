@@ -163,14 +163,14 @@ fn short_message_that_nothing_is_on_the_way_before_leaves_with_its_call() {
     }
 }
 
-/// What was said last.
-static SAID: Mutex<String> = Mutex::new(String::new());
+/// What was said, by other tests too.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// A rail that pushes has a slot of the peer's for each group: both sides say so, and nothing else
 /// is disturbed.
 #[test]
 fn different_requests_max_are_named_by_both_sides() {
-    log::sink_set(Some((|_, _, text| *SAID.lock().unwrap() = text.into(), 0)));
+    log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));
     let (less, mut more) = (over_tcp(2), over_tcp(2));
     more.limits.requests_max = 64;
     let (mut a, mut b, to_b, to_a) = pair([less, more]);
@@ -180,8 +180,9 @@ fn different_requests_max_are_named_by_both_sides() {
         let memory = Memory::new(node, Place::Shared, 8);
         let refused = node.isend(connection, memory.outgoing(0, 8, 0));
         assert_eq!(refused, Err(SubmitError::RequestsMax));
-        let text = SAID.lock().unwrap().clone();
-        assert!(text.contains("requests_max differs") && text.contains(said), "{text}");
+        let lines = SAID.lock().unwrap().clone();
+        let is_it = |text: &&String| text.contains("requests_max differs") && text.contains(said);
+        assert_eq!(lines.iter().filter(is_it).count(), 1, "{lines:?}");
         node.disconnect(connection);
     }
     log::sink_set(None);
