@@ -125,7 +125,7 @@ fn peer_on_tcp_finds_every_promise_kept() {
             join_tcp(&mut sides, 0, streams as usize);
             pair(sides, On::Tcp(streams as usize))
         };
-        common::run_all(make, skips);
+        common::run_all_through_kernel(make, skips);
     }
 }
 
@@ -137,7 +137,7 @@ fn peer_on_tcp_finds_every_promise_kept_beside_one_in_shared_memory() {
         join_shm(&mut sides, 1);
         pair(sides, On::Tcp(1))
     };
-    common::run_all(make, 0);
+    common::run_all_through_kernel(make, 0);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn tcp_alone_keeps_every_promise() {
         join_tcp(&mut sides, 0, 1);
         pair(sides, On::Tcp(1))
     };
-    common::run_all(make, 0);
+    common::run_all_through_kernel(make, 0);
 }
 
 /// But for what a poll costs, which goes to all rails.

@@ -48,17 +48,17 @@ const SKIPS_UNORDERED: usize = 3;
 
 #[test]
 fn one_stream_keeps_every_promise() {
-    common::run_all(|| pair(streams(1)), 0);
+    common::run_all_through_kernel(|| pair(streams(1)), 0);
 }
 
 #[test]
 fn one_stream_over_ipv6_keeps_every_promise() {
-    common::run_all(|| pair(PairConfig { v6: true, ..streams(1) }), 0);
+    common::run_all_through_kernel(|| pair(PairConfig { v6: true, ..streams(1) }), 0);
 }
 
 #[test]
 fn four_streams_keep_every_promise() {
-    common::run_all(|| pair(streams(4)), SKIPS_UNORDERED);
+    common::run_all_through_kernel(|| pair(streams(4)), SKIPS_UNORDERED);
 }
 
 /// Each header and payload with a sum behind it.
@@ -68,7 +68,7 @@ fn summed(config: PairConfig) -> PairConfig {
 
 #[test]
 fn one_stream_with_sums_keeps_every_promise() {
-    common::run_all(|| pair(summed(streams(1))), 0);
+    common::run_all_through_kernel(|| pair(summed(streams(1))), 0);
 }
 
 #[test]

@@ -62,6 +62,8 @@ pub struct PairRig<P: 'static> {
     pause: Option<Pause<P>>,
     /// Whether what must come is waited for by the clock: the kernel or threads move bytes.
     is_outside: bool,
+    /// What [`Rig::runs_max`] says.
+    runs_max: u32,
     /// When the wait began that is under way.
     waits_since: std::time::Instant,
     /// What [`Rig::regions_max`] says.
@@ -97,6 +99,7 @@ impl<P> PairRig<P> {
             now: Instant(0),
             pause: None,
             is_outside: false,
+            runs_max: 2,
             waits_since: std::time::Instant::now(),
             regions_max: None,
             tells_ends_first: false,
@@ -171,6 +174,10 @@ impl<P: Provider> Rig for PairRig<P> {
         self.tells_ends_first
     }
 
+    fn runs_max(&self) -> u32 {
+        self.runs_max
+    }
+
     fn has_threads(&self) -> bool {
         self.pause.is_some_and(|pause| pause.threads)
     }
@@ -216,7 +223,15 @@ pub fn carver(length: usize) -> Carver<'static> {
 
 /// Runs every entry on a fresh rig. `skips` says how many the provider's caps exclude.
 pub fn run_all<P: Provider + 'static>(make: impl Fn() -> Pair<P> + 'static, skips: usize) {
-    run_all_pausing(make, skips, None);
+    run_entries(make, skips, None, 2);
+}
+
+/// The same on rigs whose bytes the kernel moves.
+pub fn run_all_through_kernel<P: Provider + 'static>(
+    make: impl Fn() -> Pair<P> + 'static,
+    skips: usize,
+) {
+    run_entries(make, skips, None, 8);
 }
 
 /// The same on rigs that pause; the entry about repetition is skipped on them.
@@ -225,8 +240,20 @@ pub fn run_all_pausing<P: Provider + 'static>(
     skips: usize,
     pause: Option<Pause<P>>,
 ) {
+    run_entries(make, skips, pause, 2);
+}
+
+fn run_entries<P: Provider + 'static>(
+    make: impl Fn() -> Pair<P> + 'static,
+    skips: usize,
+    pause: Option<Pause<P>>,
+    runs_max: u32,
+) {
     let make: Rc<dyn Fn() -> Pair<P>> = Rc::new(make);
-    run_all_rigs(|| PairRig { pause, is_outside: true, ..PairRig::new(make.clone()) }, skips);
+    run_all_rigs(
+        || PairRig { pause, is_outside: true, runs_max, ..PairRig::new(make.clone()) },
+        skips,
+    );
 }
 
 /// The same on rigs as they are made.

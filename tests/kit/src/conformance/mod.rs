@@ -102,6 +102,12 @@ pub trait Rig {
         rounds < PATIENCE
     }
 
+    /// Most runs of the same calls, of which two in a row must have the same answers. More than two
+    /// where the kernel moves bytes, which on a busy host it may do later once.
+    fn runs_max(&self) -> u32 {
+        2
+    }
+
     /// Whether threads of the rail's own move bytes, whoever polls.
     fn has_threads(&self) -> bool {
         false
