@@ -3,6 +3,7 @@
 // go on, and every byte is verified. Each process takes a GPU of its own where there are two.
 //
 //     gpu_overlap                forks its peer
+//     gpu_overlap late           the kernels begin after the first message
 //     mpirun -n 2 gpu_overlap    or srun, or torchrun --no-python
 //
 // Compiles by itself, with gpu.h, example.h and launch.h beside it; CUDA is not needed for that:
@@ -22,6 +23,7 @@ XTIE_ENDPOINT_STORAGE(storage, 1, REQUESTS, 2);
 static xtie_memory *memory;
 static uint64_t data;  // the first half is sent, the second received into
 static unsigned char *scratch;
+static int is_late;
 
 // ---------------------------------------------------------------- the kernel
 
@@ -114,7 +116,6 @@ static xtie_request *incoming(size_t bytes)
     return receive_start(connection, &buffer, 1);
 }
 
-// Waits for a message, while the kernel runs.
 static void received(xtie_request *request, size_t expected, uint64_t message)
 {
     size_t bytes = 0;
@@ -123,7 +124,6 @@ static void received(xtie_request *request, size_t expected, uint64_t message)
         fail("a message has the wrong length");
     gpu_download(scratch, data + BYTES_MAX, bytes);
     verify(scratch, bytes, message);
-    gpu_runs();
 }
 
 static void open_side(int side)
@@ -141,28 +141,34 @@ static void open_side(int side)
                                &memory));
 }
 
-// Each message comes back, changed.
+// A message comes back, changed.
+static void exchange_one(int side, size_t bytes, uint64_t message)
+{
+    if (side == 1) {
+        xtie_request *back = incoming(bytes), *sent = outgoing(bytes, message);
+        received(back, bytes, message + 1);
+        finish(sent, NULL);
+    } else {
+        received(incoming(bytes), bytes, message);
+        finish(outgoing(bytes, message + 1), NULL);
+    }
+}
+
 static unsigned exchange(int side)
 {
     unsigned count = 0;
     for (int size = 0; size < SIZES; size++)
         for (int round = 0; round < ROUNDS; round++, count++) {
-            size_t bytes = sizes[size];
-            uint64_t message = 2 * count;
-            if (side == 1) {
-                xtie_request *back = incoming(bytes), *sent = outgoing(bytes, message);
-                received(back, bytes, message + 1);
-                finish(sent, NULL);
-            } else {
-                received(incoming(bytes), bytes, message);
-                finish(outgoing(bytes, message + 1), NULL);
-            }
+            exchange_one(side, sizes[size], 2 * count);
+            gpu_runs();
         }
     return count;
 }
 
 static void run_side(int side)
 {
+    if (is_late)
+        exchange_one(side, 8, 0);
     kernel_start();
     uint64_t beats = beats_now();
     unsigned count = exchange(side);
@@ -181,7 +187,8 @@ static void run_side(int side)
     gpu_check(gpu.host_free(shared), "cuMemFreeHost");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    is_late = argc == 2 && strcmp(argv[1], "late") == 0;
     return gpu_two_sides(open_side, run_side);
 }

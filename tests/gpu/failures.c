@@ -4,7 +4,7 @@
 //
 //     cc -I../../examples-c failures.c $(pkg-config --cflags --libs --static crosstie)
 #define _DEFAULT_SOURCE
-#include "gpu.h"
+#include "mapped.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -58,11 +58,16 @@ static struct place place_of(int device)
     return place;
 }
 
-static void place_register(struct place *place, size_t bytes)
+static void known(struct place *place, size_t bytes)
 {
-    gpu_check(gpu.alloc(&place->data, bytes), "cuMemAlloc");
     CHECK(xtie_memory_register(endpoint, (void *)(uintptr_t)place->data, bytes, XTIE_MEMORY_CUDA,
                                &place->memory));
+}
+
+static void place_register(struct place *place)
+{
+    gpu_check(gpu.alloc(&place->data, ROOM), "cuMemAlloc");
+    known(place, ROOM);
 }
 
 static int gpus(void)
@@ -207,7 +212,7 @@ static void pair_listen(int pair)
     static _Atomic uint64_t count;
     begin(pair);
     struct place place = place_of(gpu.device);
-    place_register(&place, ROOM);
+    place_register(&place);
     xtie_connection *peer = accept_one(board_listen(pair));
     check(answer(peer, &place, &count), "a message of another pair");
     leave(peer, &place);
@@ -217,7 +222,7 @@ static void pair_connect(int pair)
 {
     begin(pair + 1);
     struct place place = place_of(gpu.device);
-    place_register(&place, ROOM);
+    place_register(&place);
     xtie_connection *peer = board_connect(pair);
     for (uint64_t message = 0; !atomic_load(&board->stop); message += 2) {
         check(ask(peer, &place, message), "a message of another pair");
@@ -231,13 +236,19 @@ static void pair_connect(int pair)
 
 static void victim(int round)
 {
+    // by turns memory of cudaMalloc, and such as stays while somebody maps it
+    static const struct mapping mapping = {VICTIM_BYTES, 1, POSIX, READ_WRITE};
     begin(1);
     struct place place = place_of(gpu.device);
-    place_register(&place, VICTIM_BYTES);
+    mapped_load();
+    if (round % 2 == 0)
+        gpu_check(gpu.alloc(&place.data, VICTIM_BYTES), "cuMemAlloc");
+    else
+        gpu_check(mapped_make(&mapping, &place.data), "memory that is mapped");
+    known(&place, VICTIM_BYTES);
     xtie_connection *peer = board_connect(PAIRS);
     for (uint64_t message = 0;; message += 2)
         check(ask(peer, &place, message), "a message of the one that is killed");
-    (void)round;
 }
 
 // Free bytes of each GPU.
@@ -281,7 +292,7 @@ static void survivor(void)
     int count = gpus() > 1 ? 2 : 1;
     struct place places[2] = {place_of(0), place_of(count - 1)};
     on(&places[0]);
-    place_register(&places[0], ROOM);
+    place_register(&places[0]);
     xtie_listener *listener = board_listen(PAIRS);
     for (int round = 0; round < KILLS; round++) {
         xtie_connection *peer = accept_one(listener);
@@ -335,9 +346,10 @@ static void ruined(void)
     begin(0);
     struct place places[2] = {place_of(0), place_of(1)};
     xtie_connection *peers[2];
+    scratch = gpu_host(BYTES);  // of the GPU that stays well
     for (int at = 0; at < 2; at++) {
         on(&places[at]);
-        place_register(&places[at], ROOM);
+        place_register(&places[at]);
         peers[at] = board_connect(at);
         check(ask(peers[at], &places[at], 0), "a message before the fault");
     }
@@ -366,7 +378,7 @@ static void beside_ruined(int at)
     static _Atomic uint64_t count;
     begin(at);
     struct place place = place_of(gpu.device);
-    place_register(&place, ROOM);
+    place_register(&place);
     xtie_connection *peer = accept_one(board_listen(at));
     int result = answer(peer, &place, &count);
     if (at == 1)

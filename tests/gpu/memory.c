@@ -5,7 +5,7 @@
 //
 //     cc -I../../examples-c memory.c $(pkg-config --cflags --libs --static crosstie)
 #define _POSIX_C_SOURCE 200809L
-#include "gpu.h"
+#include "mapped.h"
 
 enum { REQUESTS = 64, REGIONS = 16 };
 #define ROOM ((size_t)8 << 20)  // the first half is sent, the second received into
@@ -25,34 +25,13 @@ static enum { STAGED, ENGINE, EITHER } wanted_way;
 
 // ---------------------------------------------------------------- the driver
 
-struct location {
-    int kind, id;
-};
-struct allocation {  // CUmemAllocationProp
-    int kind, handle_types;
-    struct location location;
-    void *metadata;
-    unsigned char flags[8];
-};
-struct access {  // CUmemAccessDesc
-    struct location location;
-    int flags;
-};
 struct pool {  // CUmemPoolProps
     int kind, handle_types;
     struct location location;
     unsigned char rest[72];
 };
-enum { DEVICE = 1, PINNED = 1, POSIX = 1, READ_ONLY = 1, READ_WRITE = 3 };
 
 static struct {
-    int (*create)(uint64_t *, size_t, const struct allocation *, unsigned long long);
-    int (*release)(uint64_t);
-    int (*reserve)(uint64_t *, size_t, size_t, uint64_t, unsigned long long);
-    int (*reserve_free)(uint64_t, size_t);
-    int (*map)(uint64_t, size_t, size_t, uint64_t, unsigned long long);
-    int (*unmap)(uint64_t, size_t);
-    int (*access)(uint64_t, size_t, const struct access *, size_t);
     int (*managed)(uint64_t *, size_t, unsigned);
     int (*alloc_async)(uint64_t *, size_t, void *);
     int (*free_async)(uint64_t, void *);
@@ -65,17 +44,11 @@ static struct {
 
 static void find_more(void)
 {
+    mapped_load();
     const struct {
         const char *name;
         void *place;
     } all[] = {
-        {"cuMemCreate", &more.create},
-        {"cuMemRelease", &more.release},
-        {"cuMemAddressReserve", &more.reserve},
-        {"cuMemAddressFree", &more.reserve_free},
-        {"cuMemMap", &more.map},
-        {"cuMemUnmap", &more.unmap},
-        {"cuMemSetAccess", &more.access},
         {"cuMemAllocManaged", &more.managed},
         {"cuMemAllocAsync", &more.alloc_async},
         {"cuMemFreeAsync", &more.free_async},
@@ -113,32 +86,21 @@ static void alloc_end(const struct kind *kind, uint64_t start)
     gpu_check(gpu.free(start), "cuMemFree");
 }
 
-// Allocations that are mapped one behind the other.
-static int mapped_make(const struct kind *kind, uint64_t *start)
+static struct mapping mapping_of(const struct kind *kind)
 {
-    struct allocation wanted;
-    memset(&wanted, 0, sizeof wanted);
-    wanted.kind = PINNED;
-    wanted.handle_types = kind->handle_types;
-    wanted.location = (struct location){DEVICE, gpu.device};
-    size_t bytes = ROOM / (size_t)kind->segments;
-    int code = more.reserve(start, ROOM, 0, 0, 0);
-    for (int at = 0; code == 0 && at < kind->segments; at++) {
-        uint64_t handle = 0;
-        gpu_check(more.create(&handle, bytes, &wanted, 0), "cuMemCreate");
-        code = more.map(*start + (uint64_t)at * bytes, bytes, 0, handle, 0);
-        gpu_check(more.release(handle), "cuMemRelease");
-    }
-    struct access access = {{DEVICE, gpu.device}, kind->flags};
-    return code != 0 ? code : more.access(*start, ROOM, &access, 1);
+    return (struct mapping){ROOM, kind->segments, kind->handle_types, kind->flags};
 }
 
-static void mapped_end(const struct kind *kind, uint64_t start)
+static int by_hand_make(const struct kind *kind, uint64_t *start)
 {
-    size_t bytes = ROOM / (size_t)kind->segments;
-    for (int at = 0; at < kind->segments; at++)
-        gpu_check(more.unmap(start + (uint64_t)at * bytes, bytes), "cuMemUnmap");
-    gpu_check(more.reserve_free(start, ROOM), "cuMemAddressFree");
+    struct mapping mapping = mapping_of(kind);
+    return mapped_make(&mapping, start);
+}
+
+static void by_hand_end(const struct kind *kind, uint64_t start)
+{
+    struct mapping mapping = mapping_of(kind);
+    mapped_end(&mapping, start);
 }
 
 static int managed_make(const struct kind *kind, uint64_t *start)
@@ -200,7 +162,7 @@ static void malloc_end(const struct kind *kind, uint64_t start)
     free((void *)(uintptr_t)start);
 }
 
-#define MAPPED mapped_make, mapped_end
+#define MAPPED by_hand_make, by_hand_end
 #define CUDA XTIE_MEMORY_CUDA
 #define HOST XTIE_MEMORY_HOST
 static const struct kind kinds[] = {
@@ -407,6 +369,26 @@ static void context_row(void)
     row("a pointer of another context", "passed", "", 1);
 }
 
+// A range over two allocations of cudaMalloc that happen to lie side by side.
+static void side_by_side_row(void)
+{
+    enum { COUNT = 16 };
+    const size_t bytes = (size_t)2 << 20;
+    uint64_t all[COUNT], low = 0;
+    for (int at = 0; at < COUNT; at++)
+        gpu_check(gpu.alloc(&all[at], bytes), "cuMemAlloc");
+    for (int at = 1; at < COUNT && low == 0; at++) {
+        uint64_t a = all[at - 1], b = all[at];
+        low = a + bytes == b ? a : b + bytes == a ? b : 0;
+    }
+    if (low != 0)
+        bad("a range over two allocations", low, 2 * bytes, CUDA);
+    else
+        row("a range over two allocations", "left out", "none lie side by side", 1);
+    for (int at = 0; at < COUNT; at++)
+        gpu_check(gpu.free(all[at]), "cuMemFree");
+}
+
 static void bad_rows(void)
 {
     static const struct kind read_only = {"read-only memory", MAPPED, POSIX, 1, READ_ONLY, CUDA,
@@ -415,6 +397,7 @@ static void bad_rows(void)
     uint64_t start = 0, hole = 0;
     path = "bad input";
     context_row();
+    side_by_side_row();
     gpu_check(gpu.alloc(&start, ROOM), "cuMemAlloc");
     bad("no bytes", start, 0, CUDA);
     bad("beyond its allocation", start, (size_t)1 << 40, CUDA);
@@ -427,9 +410,9 @@ static void bad_rows(void)
     bad("memory of the host as memory of a GPU", (uint64_t)(uintptr_t)heap, 4096, CUDA);
     free(heap);
     gpu_check(one.make(&one, &start), "memory that is mapped");
-    gpu_check(more.reserve(&hole, ROOM, 0, 0, 0), "cuMemAddressReserve");
+    gpu_check(mapped.reserve(&hole, ROOM, 0, 0, 0), "cuMemAddressReserve");
     bad("address space with nothing in it", hole, ROOM, CUDA);
-    gpu_check(more.reserve_free(hole, ROOM), "cuMemAddressFree");
+    gpu_check(mapped.reserve_free(hole, ROOM), "cuMemAddressFree");
     bad("from one allocation into no other", start + HALF, ROOM, CUDA);
     one.end(&one, start);
     if (read_only.make(&read_only, &start) != 0) {

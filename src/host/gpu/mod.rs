@@ -46,6 +46,8 @@ pub enum GpuError {
     Place(Place),
     /// Its two ends lie in different places.
     Torn,
+    /// Several allocations of cudaMalloc, of which a peer can open but one.
+    Several,
     /// It may not be written.
     ReadOnly,
     /// No other process can map it.
@@ -72,6 +74,9 @@ impl fmt::Display for GpuError {
                 f.write_str("it is memory of the host: register it with XTIE_MEMORY_HOST")
             }
             GpuError::Torn => f.write_str("it does not lie in memory of one GPU from end to end"),
+            GpuError::Several => {
+                f.write_str("it lies in several allocations of cudaMalloc: register each by itself")
+            }
             GpuError::ReadOnly => {
                 f.write_str("its GPU may not write it: allow reads and writes by cuMemSetAccess")
             }
@@ -305,11 +310,11 @@ fn segments(gpu: &Arc<Gpu>, address: u64, length: u64) -> Result<Vec<Segment>, G
         at = segment.start + segment.bytes;
         all.push(segment);
     }
-    let is_alone = |segment: &Segment| matches!(segment.handle, Handle::Ipc(_));
-    if all.len() > 1 && all.iter().any(is_alone) {
-        return Err(GpuError::Torn);
+    let is_opened_whole = |segment: &Segment| matches!(segment.handle, Handle::Ipc(_));
+    match all.len() > 1 && all.iter().any(is_opened_whole) {
+        true => Err(GpuError::Several),
+        false => Ok(all),
     }
-    Ok(all)
 }
 
 /// Registers memory of a GPU with shared memory, under whose peers it moves.
@@ -327,7 +332,7 @@ pub unsafe fn register(
             GpuError::Place(_) | GpuError::Driver(_) | GpuError::NotExportable(_) => {
                 RegisterError::Kind
             }
-            GpuError::Torn | GpuError::ReadOnly => RegisterError::Range,
+            GpuError::Torn | GpuError::Several | GpuError::ReadOnly => RegisterError::Range,
             GpuError::Cuda(error) | GpuError::Lanes(LaneError::Cuda(error)) => {
                 RegisterError::Fabric(error.code as i32)
             }
