@@ -29,7 +29,7 @@ struct board {
 };
 static struct board *board;
 
-// Memory of one GPU, in the primary context there.
+// Memory of one GPU, in the primary context there, or of the host (device -1).
 struct place {
     int device;
     void *context, *stream;
@@ -68,6 +68,14 @@ static void place_register(struct place *place)
 {
     gpu_check(gpu.alloc(&place->data, ROOM), "cuMemAlloc");
     known(place, ROOM);
+}
+
+static struct place host_place(void)
+{
+    struct place place = {-1, NULL, NULL, (uint64_t)(uintptr_t)malloc(ROOM), NULL};
+    CHECK(xtie_memory_register(endpoint, (void *)(uintptr_t)place.data, ROOM, XTIE_MEMORY_HOST,
+                               &place.memory));
+    return place;
 }
 
 static int gpus(void)
@@ -110,6 +118,10 @@ static int ended(xtie_request *request, size_t *bytes)
 
 static void message_fill(const struct place *place, size_t bytes, uint64_t message)
 {
+    if (place->device < 0) {
+        fill((unsigned char *)(uintptr_t)place->data, bytes, message);
+        return;
+    }
     fill(scratch, bytes, message);
     gpu_upload(place->data, scratch, bytes);
 }
@@ -148,6 +160,10 @@ static int take(xtie_connection *from, const struct place *place, size_t *bytes)
 
 static void place_verify(const struct place *place, size_t bytes, uint64_t message)
 {
+    if (place->device < 0) {
+        verify((unsigned char *)(uintptr_t)(place->data + BYTES), bytes, message);
+        return;
+    }
     gpu_download(scratch, place->data + BYTES, bytes);
     verify(scratch, bytes, message);
 }
@@ -340,31 +356,29 @@ static void ruin(const struct place *place)
         fail("an illegal address was no error");
 }
 
-// One endpoint with memory on two GPUs, and a peer for each.
+// An endpoint with memory on a GPU and in the host, and a peer for each. The driver then refuses
+// all calls of this process, on every GPU.
 static void ruined(void)
 {
     begin(0);
-    struct place places[2] = {place_of(0), place_of(1)};
+    struct place places[2] = {place_of(0), host_place()};
     xtie_connection *peers[2];
-    scratch = gpu_host(BYTES);  // of the GPU that stays well
+    on(&places[0]);
+    place_register(&places[0]);
     for (int at = 0; at < 2; at++) {
-        on(&places[at]);
-        place_register(&places[at]);
         peers[at] = board_connect(at);
         check(ask(peers[at], &places[at], 0), "a message before the fault");
     }
-    on(&places[0]);
     message_fill(&places[0], BYTES, 2);  // later its memory cannot be filled
     ruin(&places[0]);
-    on(&places[1]);
-    check(ask(peers[1], &places[1], 2), "a message of the other GPU");
+    check(ask(peers[1], &places[1], 2), "a message in host memory");
     size_t bytes = 0;
     int result = put_filled(peers[0], &places[0], BYTES);
     result = result != XTIE_OK ? result : take(peers[0], &places[0], &bytes);
     for (uint64_t message = 4; message < 40; message += 2)
-        check(ask(peers[1], &places[1], message), "a later message of the other GPU");
+        check(ask(peers[1], &places[1], message), "a later message in host memory");
     check(put(peers[1], &places[1], 8, 0), "the last message");
-    printf("      the GPU that failed: %s; the other: 20 messages verified\n",
+    printf("      the GPU that failed: %s; host memory: 20 messages verified\n",
            result == XTIE_OK ? "its memory could still be copied" : xtie_result_str(result));
     fflush(stdout);
     connection_close(peers[1]);
@@ -376,13 +390,14 @@ static void ruined(void)
 static void beside_ruined(int at)
 {
     static _Atomic uint64_t count;
-    begin(at);
-    struct place place = place_of(gpu.device);
-    place_register(&place);
+    begin(1);
+    struct place place = at == 0 ? place_of(gpu.device) : host_place();
+    if (at == 0)
+        place_register(&place);
     xtie_connection *peer = accept_one(board_listen(at));
     int result = answer(peer, &place, &count);
     if (at == 1)
-        check(result, "a message of the GPU that is well");
+        check(result, "a message in host memory");
     leave(peer, &place);
 }
 
@@ -500,7 +515,7 @@ static int illegal(void)
     int is_right = ends_well(started(any_ruined, 0));
     for (int at = 0; at < 2; at++)
         is_right &= ends_well(beside[at]);
-    return row("an illegal address in a kernel of the program: the other GPU goes on", is_right);
+    return row("an illegal address in a kernel: a named error, and host memory goes on", is_right);
 }
 
 int main(void)

@@ -273,7 +273,7 @@ pub const DEBUG: Group = Group {
     settings: &[
         of(
             "CROSSTIE_NCCL_CUDA",
-            "0",
+            "1 where the launcher says that all ranks run on this host; else 0",
             SWITCH,
             "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
              NCCL_NET_GDR_LEVEL and NCCL_MIN_NCHANNELS where they are not set. See \

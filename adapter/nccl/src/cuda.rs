@@ -1,8 +1,10 @@
-//! Whether NCCL hands us memory of GPUs: where `CROSSTIE_NCCL_CUDA=1` says so.
+//! Whether NCCL hands us memory of GPUs: where `CROSSTIE_NCCL_CUDA=1` says so, or the launcher says
+//! that all ranks run on this host.
 //!
-//! NCCL then copies nothing to the host: the copy engine moves what it sends, from GPU to GPU. It
-//! is not the default, since NCCL's short messages then take three times as long.
+//! NCCL then copies nothing to the host: the copy engine moves what it sends, from GPU to GPU. To
+//! another host such messages would go through the host, and NCCL's own way there is faster.
 
+use crate::launcher;
 use crate::net::device::Device;
 use crate::net::kind::Kind;
 use crate::net::log;
@@ -21,22 +23,30 @@ const SPEED_MBPS: i32 = 3_200_000;
 const NCCL_WANTS: [(&CStr, &CStr); 2] =
     [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", c"16")];
 
-/// Whether GPU memory may be used at all in this process: asked once.
-fn is_possible() -> bool {
-    static POSSIBLE: OnceLock<bool> = OnceLock::new();
-    *POSSIBLE.get_or_init(|| {
-        let is_wanted = settings::environment().nccl_cuda;
-        let driver = if is_wanted { Library::load().err() } else { return false };
-        if let Some(error) = driver {
-            log::warn(&format!("CROSSTIE_NCCL_CUDA=1 has no effect: {error}"));
+/// Why GPU memory is used in this process, if it is: asked once.
+fn reason() -> Option<&'static str> {
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    let reason = REASON.get_or_init(|| {
+        let wish = settings::environment().nccl_cuda;
+        let why = match wish {
+            Some(true) => "CROSSTIE_NCCL_CUDA=1".into(),
+            Some(false) => return None,
+            None => launcher::one_host(Variables::of_process())?,
+        };
+        match (Library::load(), wish) {
+            (Ok(_), _) => return Some(why),
+            (Err(error), Some(_)) => log::warn(&format!("{why} has no effect: {error}")),
+            // without a wish it is no news that there is no GPU
+            (Err(_), None) => {}
         }
-        driver.is_none()
-    })
+        None
+    });
+    reason.as_deref()
 }
 
 /// Whether a device takes memory of GPUs. RDMA ports do not.
 pub fn is_offered(device: &Device) -> bool {
-    matches!(device.kind, Kind::Alone | Kind::Interfaces(_)) && is_possible()
+    matches!(device.kind, Kind::Alone | Kind::Interfaces(_)) && reason().is_some()
 }
 
 /// What NCCL is told of a device's speed, in Mbit/s.
@@ -47,6 +57,10 @@ pub fn speed_mbps(device: &Device) -> i32 {
 /// Sets NCCL's variables where they are not set. It reads them after the first call of a plugin,
 /// once for the process.
 pub fn variables_set() {
+    let Some(why) = reason() else { return };
+    log::info(&format!(
+        "memory of GPUs goes by copy engine ({why}); CROSSTIE_NCCL_CUDA=0 ends that"
+    ));
     for (name, value) in NCCL_WANTS {
         let shown = name.to_string_lossy();
         if Variables::of_process().text(&shown).is_some() {
@@ -56,6 +70,6 @@ pub fn variables_set() {
         // starts threads of its own, and we have started none.
         unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
         let value = value.to_string_lossy();
-        log::info(&format!("memory of GPUs: {shown}={value} is set for CROSSTIE_NCCL_CUDA=1"));
+        log::info(&format!("memory of GPUs: {shown}={value} is set"));
     }
 }

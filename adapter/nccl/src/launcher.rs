@@ -11,15 +11,26 @@ const COUNTS: [(&str, Option<&str>); 4] = [
     ("SLURM_STEP_NUM_NODES", None),
 ];
 
-/// What says that the ranks run on several hosts.
-pub fn several_hosts(variables: &Variables) -> Option<String> {
+/// Whether the ranks run on several hosts, and what says so; `None`: nothing says where they run.
+fn said(variables: &Variables) -> Option<(bool, String)> {
     let count = |name: &str| variables.text(name)?.trim().parse::<u64>().ok();
-    let (several, said) = COUNTS.into_iter().find_map(|(all, here)| {
+    COUNTS.into_iter().find_map(|(all, here)| {
         let (whole, own) = (count(all)?, here.map_or(Some(1), count)?);
         let own_said = here.map_or(String::new(), |here| format!(", {here}={own}"));
         Some((whole > own, format!("{all}={whole}{own_said}")))
-    })?;
+    })
+}
+
+/// What says that the ranks run on several hosts.
+pub fn several_hosts(variables: &Variables) -> Option<String> {
+    let (several, said) = said(variables)?;
     several.then(|| format!("the ranks run on several hosts: {said}"))
+}
+
+/// What says that all ranks run on this host.
+pub fn one_host(variables: &Variables) -> Option<String> {
+    let (several, said) = said(variables)?;
+    (!several).then(|| format!("all ranks run on this host: {said}"))
 }
 
 #[cfg(test)]
@@ -37,7 +48,10 @@ mod tests {
         assert!(several_hosts(&torch).is_some_and(|why| why.contains("WORLD_SIZE=16")));
         let one = variables(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]);
         assert_eq!(several_hosts(&one), None);
-        assert_eq!(several_hosts(&variables(&[("WORLD_SIZE", "16")])), None);
+        assert!(one_host(&one).is_some_and(|why| why.contains("OMPI_COMM_WORLD_LOCAL_SIZE=2")));
+        assert_eq!(one_host(&torch), None);
+        let half_said = variables(&[("WORLD_SIZE", "16")]);
+        assert_eq!((several_hosts(&half_said), one_host(&half_said)), (None, None));
         let slurm = variables(&[("SLURM_NTASKS", "16"), ("SLURM_STEP_NUM_NODES", "2")]);
         assert!(several_hosts(&slurm).is_some_and(|why| why.contains("SLURM_STEP_NUM_NODES=2")));
         let one = variables(&[("SLURM_NTASKS", "8"), ("SLURM_STEP_NUM_NODES", "1")]);

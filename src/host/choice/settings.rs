@@ -77,7 +77,7 @@ pub struct Environment {
     /// Have sums on data streams over TCP.
     pub checksum: bool,
     /// Whether the plugin takes memory of GPUs.
-    pub nccl_cuda: bool,
+    pub nccl_cuda: Option<bool>,
     /// Whether the plugin offers GPU-initiated operations; `None`: the machine decides.
     pub gin: Option<bool>,
     /// The CPUs of their thread; empty: it inherits those of the thread that connects.
@@ -129,7 +129,7 @@ impl Default for Environment {
         Environment {
             kernel_copy: true,
             checksum: false,
-            nccl_cuda: false,
+            nccl_cuda: None,
             gin: None,
             gin_cpus: CpuSet::EMPTY,
             shm_dir: PathBuf::from("/dev/shm"),
@@ -271,7 +271,7 @@ fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     let all = reader.all;
     Environment {
         gin: gin.map(|n| n != 0),
-        nccl_cuda: nccl_cuda == Some(1),
+        nccl_cuda: nccl_cuda.map(|n| n != 0),
         gin_cpus: reader.understood("CROSSTIE_GIN_CPUS", cpus).unwrap_or(default.gin_cpus),
         kernel_copy: kernel_copy.map_or(default.kernel_copy, |n| n != 0),
         checksum: checksum.map_or(default.checksum, |n| n != 0),
