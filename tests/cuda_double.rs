@@ -737,7 +737,7 @@ fn move_by_the_library() {
     assert!(batch.take(import.start(), memory, 1024));
     assert!(batch.take(import.start() + 2048, memory + 2048, 1024));
     // SAFETY: mapped until the test has seen the marker.
-    unsafe { batch.post(&entered, &stream) }.unwrap();
+    unsafe { batch.post(&entered, &stream, |_, error| panic!("{error}")) };
     // SAFETY: as above.
     unsafe { post_word(&entered, &stream, pinned.device(), 7) }.unwrap();
     while markers[0].load(Ordering::Acquire) != 7 {

@@ -124,8 +124,8 @@ fn gpu_that_cannot_be_opened_is_named_and_can_be_later() {
 }
 
 #[test]
-fn copy_that_the_driver_refuses_ends_by_name_and_other_gpus_go_on() {
-    let test = "copy_that_the_driver_refuses_ends_by_name_and_other_gpus_go_on";
+fn copy_that_the_driver_refuses_ends_by_name_and_others_of_its_gpu_go_on() {
+    let test = "copy_that_the_driver_refuses_ends_by_name_and_others_of_its_gpu_go_on";
     with_double(test, &[], || {
         on(0);
         for (from, into, call) in [
@@ -147,9 +147,15 @@ fn copy_that_the_driver_refuses_ends_by_name_and_other_gpus_go_on() {
             swap(&mut pair, &mut other);
             let [from, into] = &mut beside;
             exchange(&mut pair, from, into, BYTES, false);
-            let mut from = Memory::new(&pair.a, Kind::Exported(0));
-            let mut into = Memory::new(&pair.b, Kind::Alloc(0));
-            exchange(&mut pair, &mut from, &mut into, BYTES, false);
+            for (from, into) in [
+                (Kind::Exported(0), Kind::Exported(1)),
+                (Kind::Host, Kind::Exported(1)),
+                (Kind::Exported(1), Kind::Host),
+            ] {
+                let mut from = Memory::new(&pair.a, from);
+                let mut into = Memory::new(&pair.b, into);
+                exchange(&mut pair, &mut from, &mut into, BYTES, false);
+            }
             pair.close();
         }
     });

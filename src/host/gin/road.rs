@@ -183,8 +183,9 @@ impl Road {
         }
         self.await_kernel(entered);
         self.unmarked = true;
+        let mut posted = Ok(());
         // SAFETY: by the contract of `copy`.
-        let posted = unsafe { self.batch.post(entered, &self.stream) };
+        unsafe { self.batch.post(entered, &self.stream, |_, error| posted = Err(error)) };
         self.check(posted, self.issued + 1);
     }
 
@@ -227,8 +228,9 @@ impl Road {
             self.copied = number;
             return self.launched.clear();
         }
+        let mut posted = Ok(());
         // SAFETY: by the contract of `copy`.
-        let posted = unsafe { self.launched.post(entered, &self.stream) };
+        unsafe { self.launched.post(entered, &self.stream, |_, error| posted = Err(error)) };
         self.check(posted, number);
         // SAFETY: a pinned word, which stands as long as the stream (`new`).
         let marked = unsafe { post_word(entered, &self.stream, self.device, number) };

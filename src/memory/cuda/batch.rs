@@ -81,16 +81,20 @@ impl Batch {
         fits
     }
 
-    /// Posts the batch behind everything that `stream` has. The batch is empty then, also after an
-    /// error.
-    ///
-    /// *Errors*: the driver's; some of the copies may have been posted.
+    /// Posts the batch behind everything that `stream` has; it is empty then. If the driver refuses
+    /// the call for all copies, each is posted by itself. `refused` is told of those that it then
+    /// refuses: target, source, length.
     ///
     /// # Safety
     /// - all ranges are mapped, and stay so until a later marker of the stream is seen.
-    pub unsafe fn post(&mut self, entered: &Entered<'_>, stream: &Stream) -> Result<(), CudaError> {
+    pub unsafe fn post(
+        &mut self,
+        entered: &Entered<'_>,
+        stream: &Stream,
+        mut refused: impl FnMut([u64; 3], CudaError),
+    ) {
         let library = entered.library();
-        let posted = match &library.batches {
+        let is_posted = match &library.batches {
             Ok(calls) if self.copies.len() > 1 => {
                 for &[to, from, bytes] in &self.copies {
                     self.to.push(to);
@@ -108,18 +112,20 @@ impl Batch {
                 // by this function's contract.
                 let code =
                     unsafe { (calls.copies)(to, from, bytes, count, how, &mut first, 1, stream) };
-                library.check("cuMemcpyBatchAsync", code)
+                library.check("cuMemcpyBatchAsync", code).is_ok()
             }
-            Ok(_) | Err(_) => self.copies.iter().try_for_each(|&[to, from, bytes]| {
-                // SAFETY: by this function's contract.
-                unsafe { stream.copy(entered, to, from, bytes as usize) }
-            }),
+            Ok(_) | Err(_) => false,
         };
+        for &[to, from, bytes] in self.copies.iter().filter(|_| !is_posted) {
+            // SAFETY: by this function's contract. One that was posted already is made again.
+            if let Err(error) = unsafe { stream.copy(entered, to, from, bytes as usize) } {
+                refused([to, from, bytes], error);
+            }
+        }
         self.clear();
         self.to.clear();
         self.from.clear();
         self.bytes.clear();
-        posted
     }
 }
 

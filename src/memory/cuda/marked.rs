@@ -7,6 +7,7 @@ use super::stream::Stream;
 use super::words::Words;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::vec::Vec;
 
 extern crate std;
 
@@ -24,7 +25,22 @@ pub struct Marked {
     words: Words,
     /// Something was posted that no marker stands behind.
     is_unmarked: bool,
+    /// Copies that the driver has refused, the latest last.
+    refused: Vec<Refused>,
     broken: Option<CudaError>,
+}
+
+/// Most refused copies that are known at a time. Who asks for a copy hears of it within a poll.
+const REFUSED_MAX: usize = 256;
+
+/// A copy that the driver has refused: freed memory, say.
+#[derive(Copy, Clone, Debug)]
+struct Refused {
+    number: u64,
+    /// Its target, as the caller has named it, and bytes.
+    to: u64,
+    bytes: u64,
+    error: CudaError,
 }
 
 // SAFETY: the pointer is to a word that is only touched as an atomic, and outlives the value
@@ -41,9 +57,17 @@ impl Marked {
         word: *const AtomicU64,
         device: u64,
     ) -> Result<Marked, CudaError> {
-        let (batch, words) = (Batch::new(), Words::new());
-        let (stream, is_unmarked, broken) = (Stream::new(gpu)?, false, None);
-        Ok(Marked { stream, word, device, issued: 0, batch, words, is_unmarked, broken })
+        Ok(Marked {
+            stream: Stream::new(gpu)?,
+            word,
+            device,
+            issued: 0,
+            batch: Batch::new(),
+            words: Words::new(),
+            is_unmarked: false,
+            refused: Vec::with_capacity(REFUSED_MAX),
+            broken: None,
+        })
     }
 
     /// The number of everything that was taken until now: [`Marked::reached`] says it, or more,
@@ -74,16 +98,20 @@ impl Marked {
         self.broken
     }
 
+    /// Why a copy to that target was not made, once its number is reached.
+    pub fn refusal(&self, number: u64, to: u64) -> Option<CudaError> {
+        let is_it = |it: &&Refused| it.number == number && to.wrapping_sub(it.to) < it.bytes;
+        self.refused.iter().find(is_it).map(|it| it.error)
+    }
+
+    fn refuse(&mut self, number: u64, range: (u64, u64), error: CudaError) {
+        refuse(&mut self.refused, number, range, error);
+    }
+
     /// Asks the driver whether the GPU has failed.
     pub fn look_for_fault(&mut self, entered: &Entered<'_>) {
         if self.broken.is_none() {
             self.broken = self.stream.fault(entered);
-        }
-    }
-
-    fn check(&mut self, posted: Result<(), CudaError>) {
-        if let (Err(error), None) = (posted, self.broken) {
-            self.broken = Some(error);
         }
     }
 
@@ -104,9 +132,12 @@ impl Marked {
             return;
         }
         self.is_unmarked = true;
+        let number = self.issued + 1;
+        let refused = |[to, _, bytes]: [u64; 3], error| {
+            refuse(&mut self.refused, number, (to, bytes), error);
+        };
         // SAFETY: by the contract of `copy`.
-        let posted = unsafe { self.batch.post(entered, &self.stream) };
-        self.check(posted);
+        unsafe { self.batch.post(entered, &self.stream, refused) };
     }
 
     /// Posts a copy from pinned memory to a device address.
@@ -123,8 +154,9 @@ impl Marked {
         self.post_batch(entered);
         self.is_unmarked = true;
         // SAFETY: by this function's contract.
-        let posted = unsafe { self.stream.copy_in(entered, to, from, bytes) };
-        self.check(posted);
+        if let Err(error) = unsafe { self.stream.copy_in(entered, to, from, bytes) } {
+            self.refuse(self.issued + 1, (to, bytes as u64), error);
+        }
     }
 
     /// Posts a copy from a device address to pinned memory.
@@ -135,8 +167,9 @@ impl Marked {
         self.post_batch(entered);
         self.is_unmarked = true;
         // SAFETY: by this function's contract.
-        let posted = unsafe { self.stream.copy_out(entered, to, from, bytes) };
-        self.check(posted);
+        if let Err(error) = unsafe { self.stream.copy_out(entered, to, from, bytes) } {
+            self.refuse(self.issued + 1, (to as u64, bytes as u64), error);
+        }
     }
 
     /// Takes bytes for a device address, which become words of the stream. Address and length are
@@ -154,27 +187,44 @@ impl Marked {
     fn word_take(&mut self, entered: &Entered<'_>, to: u64, word: &[u8]) {
         if !self.words.take(to, word) {
             self.is_unmarked = true;
-            self.post_words(entered);
+            if let Err(error) = self.post_words(entered) {
+                self.refuse(self.issued + 1, ALL, error);
+            }
             let is_taken = self.words.take(to, word);
             debug_assert!(is_taken, "an empty batch takes every aligned word");
         }
     }
 
-    fn post_words(&mut self, entered: &Entered<'_>) {
+    fn post_words(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
         // SAFETY: by the contracts of `write` and `new`.
-        let posted = unsafe { self.words.post(entered, &self.stream) };
-        self.check(posted);
+        unsafe { self.words.post(entered, &self.stream) }
     }
 
-    /// Posts what waits, and one marker behind it.
+    /// Posts what waits, and one marker behind it. Without its marker the stream is broken.
     pub fn flush(&mut self, entered: &Entered<'_>) {
         self.post_batch(entered);
         if !self.is_waiting() {
             return;
         }
-        self.issued += 1;
-        self.word_take(entered, self.device, &self.issued.to_le_bytes());
-        self.post_words(entered);
-        self.is_unmarked = false;
+        let (marker, has_words) = (self.issued + 1, !self.words.is_empty());
+        self.word_take(entered, self.device, &marker.to_le_bytes());
+        let mut posted = self.post_words(entered);
+        if let (Err(error), true) = (posted, has_words) {
+            self.refuse(marker, ALL, error);
+            self.word_take(entered, self.device, &marker.to_le_bytes());
+            posted = self.post_words(entered);
+        }
+        (self.issued, self.is_unmarked) = (marker, false);
+        self.broken = self.broken.or(posted.err());
     }
 }
+
+fn refuse(all: &mut Vec<Refused>, number: u64, (to, bytes): (u64, u64), error: CudaError) {
+    if all.len() == REFUSED_MAX {
+        all.remove(0);
+    }
+    all.push(Refused { number, to, bytes, error });
+}
+
+/// Every target.
+const ALL: (u64, u64) = (0, u64::MAX);

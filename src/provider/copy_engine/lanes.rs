@@ -116,6 +116,8 @@ struct Rest {
 pub struct Mark {
     stream: u8,
     number: u64,
+    /// Where the bytes go.
+    to: u64,
 }
 
 /// What a cell is for.
@@ -134,7 +136,7 @@ pub enum Progress {
     Flying,
     /// All bytes are there.
     Done,
-    /// The GPU does nothing any more, with the driver's code.
+    /// The driver has refused it, or the GPU does nothing any more, with the driver's code.
     Failed(i32),
 }
 
@@ -202,7 +204,7 @@ impl Lanes {
         let least = (0..PEERS).min_by_key(|n| self.streams[*n].depth()).unwrap_or(0);
         // SAFETY: by this function's contract.
         unsafe { self.streams[least].copy(&entered, to, from, bytes as usize) };
-        Ok(Mark { stream: least as u8, number: self.streams[least].number() })
+        Ok(Mark { stream: least as u8, number: self.streams[least].number(), to })
     }
 
     /// Posts a copy out of a cell.
@@ -218,11 +220,11 @@ impl Lanes {
                 let bytes = core::slice::from_raw_parts(from, bytes as usize);
                 self.streams[WORDS].write(&entered, to, bytes);
             }
-            return Ok(Mark { stream: WORDS as u8, number: self.streams[WORDS].number() });
+            return Ok(Mark { stream: WORDS as u8, number: self.streams[WORDS].number(), to });
         }
         // SAFETY: a pinned cell; by this function's contract.
         unsafe { self.streams[IN].copy_in(&entered, to, from, bytes as usize) };
-        Ok(Mark { stream: IN as u8, number: self.streams[IN].number() })
+        Ok(Mark { stream: IN as u8, number: self.streams[IN].number(), to })
     }
 
     /// Posts a copy into a cell.
@@ -234,7 +236,7 @@ impl Lanes {
         let entered = self.gpu.enter()?;
         // SAFETY: a pinned cell; by this function's contract.
         unsafe { self.streams[OUT].copy_out(&entered, to, from, bytes as usize) };
-        Ok(Mark { stream: OUT as u8, number: self.streams[OUT].number() })
+        Ok(Mark { stream: OUT as u8, number: self.streams[OUT].number(), to: to as u64 })
     }
 
     /// What became of a copy.
@@ -243,7 +245,10 @@ impl Lanes {
         let stream = &self.streams[usize::from(mark.stream)];
         match stream.broken() {
             Some(error) => Progress::Failed(error.code as i32),
-            None if stream.reached() >= mark.number => Progress::Done,
+            None if stream.reached() >= mark.number => {
+                let refusal = stream.refusal(mark.number, mark.to);
+                refusal.map_or(Progress::Done, |error| Progress::Failed(error.code as i32))
+            }
             None => Progress::Flying,
         }
     }
