@@ -260,10 +260,7 @@ pub(super) fn attribute_where_loaded() -> Option<Attribute> {
     if let Some(found) = FOUND.get() {
         return Some(*found);
     }
-    let mut is_loaded = false;
-    // SAFETY: the function takes a flag, which lives during the call.
-    unsafe { libc::dl_iterate_phdr(Some(is_driver), (&raw mut is_loaded).cast()) };
-    if !is_loaded {
+    if !is_loaded() {
         return None;
     }
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
@@ -279,6 +276,14 @@ pub(super) fn attribute_where_loaded() -> Option<Attribute> {
     }
     // SAFETY: the driver's function of this name has this type, and the driver stays.
     Some(*FOUND.get_or_init(|| unsafe { function(symbol) }))
+}
+
+/// Whether somebody in the process has loaded the driver.
+fn is_loaded() -> bool {
+    let mut is_loaded = false;
+    // SAFETY: the function takes a flag, which lives during the call.
+    unsafe { libc::dl_iterate_phdr(Some(is_driver), (&raw mut is_loaded).cast()) };
+    is_loaded
 }
 
 /// Raises a flag at the driver, which ends the walk through the process's libraries. Asking the
@@ -335,14 +340,9 @@ impl Library {
 
     /// The driver, if the process has it already: before, no memory of a GPU can be there.
     pub fn loaded() -> Option<&'static Library> {
-        let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
-        // SAFETY: a name that ends with a zero; nothing is loaded.
-        let handle = unsafe { libc::dlopen(FILE.as_ptr(), flags) };
-        if handle.is_null() {
+        if !is_loaded() {
             return None;
         }
-        // SAFETY: opened above; who loaded the library holds it.
-        unsafe { libc::dlclose(handle) };
         Library::load().ok()
     }
 

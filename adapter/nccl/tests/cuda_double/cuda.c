@@ -332,6 +332,13 @@ EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void *from, size_t bytes) {
     memcpy((void *)to, from, bytes);
     return OK;
 }
+EXPORT int cuCtxSynchronize(void) {
+    return OK;
+}
+EXPORT int cuMemcpyDtoH_v2(void *to, uintptr_t from, size_t bytes) {
+    memcpy(to, (const void *)from, bytes);
+    return OK;
+}
 /* Host memory that the GPU may touch. */
 static struct block registered[BLOCKS];
 
@@ -415,6 +422,30 @@ EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes,
 }
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, struct stream *stream) {
     return queue(stream, to, (void *)from, bytes, 0);
+}
+/* CUDA_MEMCPY2D. */
+struct side {
+    size_t x, y;
+    int kind;
+    const char *host;
+    uintptr_t device;
+    void *array;
+    size_t pitch;
+};
+struct rows {
+    struct side from, to;
+    size_t width, height;
+};
+static char *row(const struct side *side, size_t at) {
+    const int of_the_host = 1;
+    char *start = side->kind == of_the_host ? (char *)side->host : (char *)side->device;
+    return start + side->x + (side->y + at) * side->pitch;
+}
+EXPORT int cuMemcpy2DAsync_v2(const struct rows *rows, struct stream *stream) {
+    for (size_t at = 0; at < rows->height; at++)
+        if (queue(stream, row(&rows->to, at), row(&rows->from, at), rows->width, 0))
+            return NO_MEMORY;
+    return OK;
 }
 /* CUstreamBatchMemOpParams that write. */
 union operation {
