@@ -329,16 +329,16 @@ pub unsafe fn register(
     let (number, segments) = memory.prepare(address, length).map_err(|error| {
         news::gpu_memory_refused(address, length.0, &error);
         match error {
-            GpuError::Place(_) | GpuError::Driver(_) | GpuError::NotExportable(_) => {
-                RegisterError::Kind
-            }
+            GpuError::Place(_)
+            | GpuError::Driver(_)
+            | GpuError::NotExportable(_)
+            | GpuError::Flush => RegisterError::Kind,
             GpuError::Torn | GpuError::Several | GpuError::ReadOnly => RegisterError::Range,
             GpuError::Cuda(error) | GpuError::Lanes(LaneError::Cuda(error)) => {
                 RegisterError::Fabric(error.code as i32)
             }
             GpuError::Lanes(LaneError::System(errno)) => RegisterError::Fabric(errno.0),
             GpuError::Number(_) => RegisterError::Full,
-            GpuError::Flush => RegisterError::Kind,
             GpuError::Helper(error) => RegisterError::Fabric(error.raw_os_error().unwrap_or(0)),
         }
     })?;

@@ -25,13 +25,14 @@ pub struct Marked {
     words: Words,
     /// Something was posted that no marker stands behind.
     is_unmarked: bool,
-    /// Copies that the driver has refused, the latest last.
-    refused: Vec<Refused>,
+    refused: Refusals,
     broken: Option<CudaError>,
 }
 
 /// Most refused copies that are known at a time. Who asks for a copy hears of it within a poll.
 const REFUSED_MAX: usize = 256;
+/// Every target.
+const ALL: (u64, u64) = (0, u64::MAX);
 
 /// A copy that the driver has refused: freed memory, say.
 #[derive(Copy, Clone, Debug)]
@@ -41,6 +42,24 @@ struct Refused {
     to: u64,
     bytes: u64,
     error: CudaError,
+}
+
+/// Copies that the driver has refused, the latest last.
+#[derive(Debug)]
+struct Refusals(Vec<Refused>);
+
+impl Refusals {
+    fn add(&mut self, number: u64, (to, bytes): (u64, u64), error: CudaError) {
+        if self.0.len() == REFUSED_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(Refused { number, to, bytes, error });
+    }
+
+    fn find(&self, number: u64, to: u64) -> Option<CudaError> {
+        let is_it = |it: &&Refused| it.number == number && to.wrapping_sub(it.to) < it.bytes;
+        self.0.iter().find(is_it).map(|it| it.error)
+    }
 }
 
 // SAFETY: the pointer is to a word that is only touched as an atomic, and outlives the value
@@ -65,7 +84,7 @@ impl Marked {
             batch: Batch::new(),
             words: Words::new(),
             is_unmarked: false,
-            refused: Vec::with_capacity(REFUSED_MAX),
+            refused: Refusals(Vec::with_capacity(REFUSED_MAX)),
             broken: None,
         })
     }
@@ -100,12 +119,7 @@ impl Marked {
 
     /// Why a copy to that target was not made, once its number is reached.
     pub fn refusal(&self, number: u64, to: u64) -> Option<CudaError> {
-        let is_it = |it: &&Refused| it.number == number && to.wrapping_sub(it.to) < it.bytes;
-        self.refused.iter().find(is_it).map(|it| it.error)
-    }
-
-    fn refuse(&mut self, number: u64, range: (u64, u64), error: CudaError) {
-        refuse(&mut self.refused, number, range, error);
+        self.refused.find(number, to)
     }
 
     /// Asks the driver whether the GPU has failed.
@@ -133,9 +147,8 @@ impl Marked {
         }
         self.is_unmarked = true;
         let number = self.issued + 1;
-        let refused = |[to, _, bytes]: [u64; 3], error| {
-            refuse(&mut self.refused, number, (to, bytes), error);
-        };
+        let refused =
+            |[to, _, bytes]: [u64; 3], error| self.refused.add(number, (to, bytes), error);
         // SAFETY: by the contract of `copy`.
         unsafe { self.batch.post(entered, &self.stream, refused) };
     }
@@ -155,7 +168,7 @@ impl Marked {
         self.is_unmarked = true;
         // SAFETY: by this function's contract.
         if let Err(error) = unsafe { self.stream.copy_in(entered, to, from, bytes) } {
-            self.refuse(self.issued + 1, (to, bytes as u64), error);
+            self.refused.add(self.issued + 1, (to, bytes as u64), error);
         }
     }
 
@@ -168,7 +181,7 @@ impl Marked {
         self.is_unmarked = true;
         // SAFETY: by this function's contract.
         if let Err(error) = unsafe { self.stream.copy_out(entered, to, from, bytes) } {
-            self.refuse(self.issued + 1, (to as u64, bytes as u64), error);
+            self.refused.add(self.issued + 1, (to as u64, bytes as u64), error);
         }
     }
 
@@ -188,7 +201,7 @@ impl Marked {
         if !self.words.take(to, word) {
             self.is_unmarked = true;
             if let Err(error) = self.post_words(entered) {
-                self.refuse(self.issued + 1, ALL, error);
+                self.refused.add(self.issued + 1, ALL, error);
             }
             let is_taken = self.words.take(to, word);
             debug_assert!(is_taken, "an empty batch takes every aligned word");
@@ -210,7 +223,7 @@ impl Marked {
         self.word_take(entered, self.device, &marker.to_le_bytes());
         let mut posted = self.post_words(entered);
         if let (Err(error), true) = (posted, has_words) {
-            self.refuse(marker, ALL, error);
+            self.refused.add(marker, ALL, error);
             self.word_take(entered, self.device, &marker.to_le_bytes());
             posted = self.post_words(entered);
         }
@@ -218,13 +231,3 @@ impl Marked {
         self.broken = self.broken.or(posted.err());
     }
 }
-
-fn refuse(all: &mut Vec<Refused>, number: u64, (to, bytes): (u64, u64), error: CudaError) {
-    if all.len() == REFUSED_MAX {
-        all.remove(0);
-    }
-    all.push(Refused { number, to, bytes, error });
-}
-
-/// Every target.
-const ALL: (u64, u64) = (0, u64::MAX);
