@@ -3,30 +3,19 @@
 
 #[path = "../../tests/cuda_support/mod.rs"]
 mod cuda_support;
+#[path = "common/program.rs"]
+mod program;
 
 use cuda_support::library_path;
+use program::{ROOT, built};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
-/// A program of that name, linked against the static library that cargo built along with this test.
+/// A program of that name.
 fn program(name: &str) -> PathBuf {
-    let library = std::env::current_exe().unwrap().with_file_name("libcrosstie_c.a");
+    let options = ["-pedantic".to_string(), format!("-I{ROOT}examples-c")];
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let libraries = std::fs::read_to_string(format!("{ROOT}/packaging/native-libs")).unwrap();
-    let built = Command::new("cc")
-        .args(["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-pedantic", "-Werror"])
-        .args([format!("-I{ROOT}/c-api/include"), format!("-I{ROOT}/examples-c")])
-        .arg(format!("{ROOT}/tests/gpu/{name}.c"))
-        .arg(library)
-        .args(libraries.split_whitespace())
-        .arg("-o")
-        .arg(&out)
-        .output()
-        .expect("a C compiler");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    out
+    built(out, &[&format!("tests/gpu/{name}.c")], &options)
 }
 
 /// What a program says that finds everything right.

@@ -1,33 +1,16 @@
 //! Nothing allocates between open and close when C programs use the library: `tests/c/no_alloc.c`,
 //! linked against the static library and an allocator that counts.
 
+#[path = "common/program.rs"]
+mod program;
+
+use program::built;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
-/// The static library that cargo built along with this test.
-fn static_library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.with_file_name("libcrosstie_c.a")
-}
-
 fn program(folder: &Path) -> PathBuf {
-    let out = folder.join("no_alloc");
-    let libraries = std::fs::read_to_string(format!("{ROOT}/packaging/native-libs")).unwrap();
-    let built = Command::new("cc")
-        .args(["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(format!("{ROOT}/c-api/include"))
-        .arg(format!("{ROOT}/tests/c/no_alloc.c"))
-        .arg(format!("{ROOT}/tests/interpose/malloc_count.c"))
-        .arg(static_library())
-        .args(libraries.split_whitespace())
-        .arg("-o")
-        .arg(&out)
-        .output()
-        .expect("a C compiler");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    out
+    let sources = ["tests/c/no_alloc.c", "tests/interpose/malloc_count.c"];
+    built(folder.join("no_alloc"), &sources, &[])
 }
 
 #[test]
