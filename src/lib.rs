@@ -26,6 +26,8 @@ pub mod provider;
 #[cfg(not(loom))]
 pub mod transport;
 #[cfg(not(loom))]
+pub mod window;
+#[cfg(not(loom))]
 pub mod wire;
 
 #[cfg(feature = "std")]

@@ -298,6 +298,14 @@ impl Endpoint {
         }
     }
 
+    /// Hands over what was posted since the last progress, if anything was.
+    #[inline(always)]
+    pub(super) fn hand_over(&mut self) {
+        if self.machine.is_unsent() {
+            each!(&mut self.machine, endpoint => endpoint.flush(POLL_BUDGET));
+        }
+    }
+
     /// [`Endpoint::progress`] in place of a user who makes none. Peers are told of that all the
     /// same, when they ask why nothing comes.
     pub fn tend(&mut self) {

@@ -13,6 +13,7 @@ pub mod endpoint;
 pub mod error;
 pub mod gin;
 pub mod gpu;
+pub mod group;
 mod life;
 mod link_memory;
 pub mod log;

@@ -8,13 +8,13 @@ use super::limits::{CREDITS, KEPT_BYTES, Limits};
 use super::mr::CtrlMr;
 use super::rails::table::{CtrlSpan, Fence, Lane, LaneMeter, LaneState, LaneStats, Probe};
 use super::records::{ConnectionState, NO_REGION, Queue, SendState};
-use super::request::{COMPLETE_BYTES_MAX, RequestError};
+use super::request::{COMPLETE_BYTES_MAX, RequestError, SubmitError};
 use super::send::used::SendQueue;
-use super::snapshot;
-use super::snapshot::{Tick, View, Watched};
+use super::snapshot::{self, Tick, View, Watched};
 use super::stats::Stats;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
+use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span};
 use crate::fabric::{CloseError, DownCause, Provider, RailKey, RemoteSpan};
 use crate::wire::GROUP_MAX;
@@ -102,6 +102,18 @@ pub struct LaneView {
 }
 
 impl<'m, P: Provider> Endpoint<'m, P> {
+    /// Checks that a buffer lies in a registered region; says whether that is memory of a GPU.
+    #[inline]
+    pub fn locate(&self, region: Handle, address: u64, length: u64) -> Result<bool, SubmitError> {
+        Ok(self.net.regions.locate(region, address, length)?)
+    }
+
+    /// Whether messages of an open connection may lie in memory of GPUs.
+    pub fn reaches_device(&self, connection: ConnectionIndex) -> bool {
+        let index = self.net.open_index(connection);
+        index.is_ok_and(|index| self.net.reaches_device(index))
+    }
+
     /// Ends requests of which no rail knows, as closing would; says whether others are left: rails
     /// may read and write memory of what is posted or offered until it is fenced.
     pub fn requests_give_up(&mut self, connection: ConnectionIndex) -> bool {

@@ -160,6 +160,13 @@ impl<'m> DataMrs<'m> {
         }
     }
 
+    /// Checks that a buffer lies in a region; says whether the region is memory of a GPU.
+    #[inline]
+    pub fn locate(&self, region: Handle, address: u64, length: u64) -> Result<bool, SpanError> {
+        let index = self.check(region, address, length)?;
+        Ok(index != NO_REGION && self.is_device(index))
+    }
+
     /// [`DataMrs::check`], and counts an outstanding use. Data thread only.
     #[inline(always)]
     pub(super) fn check_and_pin(

@@ -10,21 +10,22 @@ pub mod blob;
 pub mod cell;
 pub mod descriptor;
 pub mod door;
+mod ends;
 pub mod features;
 pub mod handle;
 pub mod head;
 pub mod hello;
 pub mod immediate;
+pub mod one_sided;
 pub mod pair;
 pub mod ping;
-pub mod queue_pair;
 pub mod report;
-pub mod shared_end;
 pub mod slot;
 pub mod state;
 pub mod status;
 pub mod stream;
-pub mod vendor_end;
+
+pub use ends::{queue_pair, shared_end, vendor_end};
 
 /// Wire major version: peers with another one are refused.
 pub const WIRE_MAJOR: u16 = 1;

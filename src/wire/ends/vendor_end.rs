@@ -1,7 +1,7 @@
 //! W14: what an end on a vendor's rail tells the other end before either sends.
 #![forbid(unsafe_code)]
 
-use super::DecodeError;
+use super::super::DecodeError;
 
 /// Longest blob of a vendor's.
 pub const BLOB_BYTES_MAX: usize = 128;

@@ -1,7 +1,7 @@
 //! W11: what one end of a queue pair tells the other before either sends.
 #![forbid(unsafe_code)]
 
-use super::{DecodeError, wire_struct};
+use super::super::{DecodeError, wire_struct};
 
 /// Bytes of the numbers that name queue pairs and packets: 24 bits.
 const NUMBER_MAX: u32 = 0xff_ffff;

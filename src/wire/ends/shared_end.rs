@@ -2,7 +2,7 @@
 //! sends.
 #![forbid(unsafe_code)]
 
-use super::DecodeError;
+use super::super::DecodeError;
 
 /// Longest address of an endpoint: those of shared memory are texts.
 pub const NAME_BYTES_MAX: usize = 192;

@@ -1,0 +1,406 @@
+//! A group of ranks over an endpoint: how the ranks meet, and calls that wait. What a group does is
+//! in [`crate::window`].
+
+extern crate std;
+
+pub mod error;
+mod meeting;
+
+use super::Endpoint;
+use super::machine::{Machine, each};
+use crate::base::carve::{BLOCK_ALIGN, Carver};
+use crate::base::slab::Handle;
+use crate::base::units::{Bytes, Span as Time};
+use crate::fabric::MemoryKind;
+use crate::memory::probe::clock_ns;
+use crate::transport::request::RequestIdError;
+use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
+use crate::window::group::Flushed;
+use crate::window::{
+    Carrier, Comparison, Limits, Links, Local, Put, Span, Ticket, WindowError, WindowMemory, group,
+};
+pub use error::{BootstrapError, GroupError, WaitError};
+pub use meeting::Bootstrap;
+use meeting::{Meeting, close_all};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::yield_now;
+use std::vec::Vec;
+
+/// How long a wait takes at most where its caller does not say.
+pub const TIMEOUT: Time = Time::millis(30_000);
+/// Looks of a wait before it offers the processor to others with each.
+const SPINS: u32 = 2_000;
+/// Looks before it sleeps.
+const LOOKS: u32 = 4_000;
+/// How long it sleeps at a time at most: an abort is seen by then.
+const SLEEP_MS: i32 = 10;
+
+/// What a group is opened with.
+#[derive(Copy, Clone, Debug)]
+pub struct GroupOptions {
+    /// The capacities, and the number of ranks.
+    pub limits: Limits,
+    /// This rank.
+    pub rank: u32,
+    /// How long opening, and each wait that does not say, may take.
+    pub timeout: Time,
+}
+
+impl GroupOptions {
+    /// Bytes of the block that a group is opened in, a multiple of 64.
+    pub const fn bytes(&self) -> usize {
+        self.limits.frames_bytes() + self.limits.state_bytes::<Handle>()
+    }
+}
+
+impl Carrier for Endpoint {
+    type Link = Handle;
+
+    #[inline]
+    fn isend(&mut self, link: Handle, message: Outgoing) -> Result<RequestId, SubmitError> {
+        Endpoint::isend(self, link, message)
+    }
+
+    #[inline]
+    fn irecv(&mut self, link: Handle, rooms: &[Incoming]) -> Result<RequestId, SubmitError> {
+        Endpoint::irecv(self, link, rooms)
+    }
+
+    #[inline]
+    fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
+        each!(&mut self.machine, endpoint => endpoint.test(request))
+    }
+
+    #[inline]
+    fn locate(&self, region: Handle, address: u64, length: u64) -> Result<bool, SubmitError> {
+        each!(&self.machine, endpoint => endpoint.locate(region, address, length))
+    }
+
+    fn reaches_device(&self, link: Handle) -> bool {
+        let Some(index) = self.used(link) else { return false };
+        each!(&self.machine, endpoint => endpoint.reaches_device(index))
+    }
+}
+
+/// A group, in a block of the caller's memory. Its endpoint is given with each call: the same one,
+/// on the endpoint's thread.
+#[derive(Debug)]
+pub struct Group {
+    inner: group::Group<'static, Handle>,
+    links: Vec<Handle>,
+    frames: Handle,
+    timeout: Time,
+    aborted: AtomicBool,
+}
+
+impl Group {
+    /// Opens a group with the other ranks: every rank does. Returns when all have met.
+    ///
+    /// # Safety
+    /// - `block` is aligned to 64 bytes and valid for reads and writes of `length` bytes until
+    ///   [`Group::close`] has returned, or the endpoint is closed, and nobody else touches it.
+    pub unsafe fn open(
+        endpoint: &mut Endpoint,
+        (block, length): (*mut u8, usize),
+        options: &GroupOptions,
+        bootstrap: &mut dyn Bootstrap,
+    ) -> Result<Group, GroupError> {
+        let limits = options.limits;
+        if limits.check().is_err() || options.rank >= limits.ranks {
+            return Err(GroupError::Limits);
+        }
+        if length < options.bytes() || !(block as usize).is_multiple_of(BLOCK_ALIGN) {
+            return Err(GroupError::Storage);
+        }
+        let frames_bytes = limits.frames_bytes();
+        let address = block.expose_provenance() as u64;
+        let deadline_ns = clock_ns().saturating_add(options.timeout.0);
+        // SAFETY: the block is the group's until it is closed, which deregisters it first.
+        let registered =
+            unsafe { endpoint.shared.register(address, Bytes::of(frames_bytes), MemoryKind::Host) };
+        let region = registered.map_err(GroupError::Register)?;
+        // SAFETY: as above; peers reach it through messages alone.
+        let frames = unsafe { Span::new(address, frames_bytes as u64) };
+        let ranks = (options.rank, limits.ranks);
+        let met = Meeting::new(endpoint, bootstrap, ranks, (frames, region), deadline_ns).meet();
+        let links = match met {
+            Ok(links) => links,
+            Err(error) => {
+                let _ = endpoint.shared.deregister(region);
+                return Err(error);
+            }
+        };
+        // SAFETY: the rest of the block, which is long enough (checked above) and the caller's for
+        // as long as needed.
+        let mut carver =
+            unsafe { Carver::new(block.add(frames_bytes), limits.state_bytes::<Handle>()) };
+        let all = links.iter().flat_map(every_link).collect();
+        let each = |rank: u32| links[rank as usize];
+        let opened = group::Group::open(&mut carver, limits, options.rank, (frames, region), each);
+        let mut inner = opened.map_err(|_| GroupError::Storage)?;
+        if let Err(WindowError::Failed(rank, error)) = inner.begin(endpoint) {
+            close_all(endpoint, &mut links.iter().flat_map(every_link).collect());
+            let _ = endpoint.shared.deregister(region);
+            return Err(GroupError::Failed(rank, error));
+        }
+        let (timeout, aborted) = (options.timeout, AtomicBool::new(false));
+        Ok(Group { inner, links: all, frames: region, timeout, aborted })
+    }
+
+    /// The group without waits: what is issued here does not wait.
+    pub fn inner(&mut self) -> &mut group::Group<'static, Handle> {
+        &mut self.inner
+    }
+
+    /// The group without waits, to be read.
+    pub fn view(&self) -> &group::Group<'static, Handle> {
+        &self.inner
+    }
+
+    /// Closes the connections of the group, whatever was issued: flush first. Windows end with it;
+    /// their memory is the caller's again.
+    pub fn close(mut self, endpoint: &mut Endpoint) {
+        close_all(endpoint, &mut self.links);
+        let _ = endpoint.shared.deregister(self.frames);
+    }
+
+    /// Moves everything on that can move, of the endpoint and of the group.
+    #[inline]
+    pub fn progress(&mut self, endpoint: &mut Endpoint) {
+        endpoint.progress();
+        self.inner.step(endpoint);
+        endpoint.hand_over();
+    }
+
+    /// Ends all waits, those under way and those to come, with [`WaitError::Aborted`], until
+    /// [`Group::abort_clear`]. From any thread.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+
+    /// Takes an abort back.
+    pub fn abort_clear(&self) {
+        self.aborted.store(false, Ordering::Release);
+    }
+
+    /// Waits until `look` says `Done`. `timeout`: `None` is that of the group.
+    pub fn wait(
+        &mut self,
+        endpoint: &mut Endpoint,
+        timeout: Option<Time>,
+        mut look: impl FnMut(&mut group::Group<'static, Handle>) -> Result<Flushed, WindowError>,
+    ) -> Result<(), WaitError> {
+        let mut looks = 0;
+        let mut deadline_ns = 0;
+        loop {
+            let waiting = match look(&mut self.inner) {
+                Ok(Flushed::Done) => return Ok(()),
+                Ok(Flushed::Waiting(rank)) => (rank < self.inner.ranks()).then_some(rank),
+                Err(WindowError::Again) => None,
+                Err(error) => return Err(error.into()),
+            };
+            if self.aborted.load(Ordering::Acquire) {
+                return Err(WaitError::Aborted);
+            }
+            self.progress(endpoint);
+            looks += 1;
+            if looks % 64 == 1 || looks > SPINS {
+                let now = clock_ns();
+                if deadline_ns == 0 {
+                    deadline_ns = now.saturating_add(timeout.unwrap_or(self.timeout).0);
+                } else if now >= deadline_ns {
+                    return Err(WaitError::Timeout(waiting));
+                }
+            }
+            if looks > LOOKS {
+                self.sleep(endpoint);
+            } else if looks > SPINS {
+                yield_now();
+            }
+        }
+    }
+
+    /// Sleeps until something happens at the endpoint, or a moment has passed.
+    fn sleep(&mut self, endpoint: &mut Endpoint) {
+        if !endpoint.wait_arm() {
+            return yield_now();
+        }
+        let mut poll =
+            libc::pollfd { fd: endpoint.shared.wait_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        unsafe { libc::poll(&mut poll, 1, SLEEP_MS) };
+    }
+
+    /// Exchanges a window with all ranks. After a timeout it can be called again, and goes on.
+    pub fn exchange(
+        &mut self,
+        endpoint: &mut Endpoint,
+        window: Handle,
+        timeout: Option<Time>,
+    ) -> Result<(), WaitError> {
+        match self.inner.exchange_begin(window) {
+            Ok(()) | Err(WindowError::Again) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.wait(endpoint, timeout, |group| match group.exchange_begin(window) {
+            Ok(()) | Err(WindowError::Again) => group.exchange_look(window),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Makes a window of registered memory.
+    ///
+    /// # Safety
+    /// - the memory stays valid for reads and writes until the window was freed, and who else
+    ///   touches it expects that peers do.
+    pub unsafe fn register(
+        &mut self,
+        endpoint: &Endpoint,
+        (region, address, length): (Handle, u64, u64),
+        is_read_only: bool,
+    ) -> Result<Handle, WindowError> {
+        let located = Carrier::locate(endpoint, region, address, length);
+        let is_device = located.map_err(WindowError::Buffer)?;
+        // SAFETY: this function's contract; where it is a GPU's, the span is not used.
+        let bytes = unsafe { Span::new(address, length) };
+        let memory = WindowMemory { region, address, length, is_device, is_read_only, bytes };
+        self.inner.register(memory)
+    }
+
+    /// Waits until the local buffer of an operation may be used again.
+    pub fn wait_local(
+        &mut self,
+        endpoint: &mut Endpoint,
+        ticket: Ticket,
+        timeout: Option<Time>,
+    ) -> Result<(), WaitError> {
+        self.wait(endpoint, timeout, |group| {
+            let done = group.is_local_done(ticket)?;
+            Ok(if done { Flushed::Done } else { Flushed::Waiting(ticket.rank()) })
+        })
+    }
+
+    /// Waits until all that was issued to a rank, or to all, has taken effect there.
+    pub fn flush(
+        &mut self,
+        endpoint: &mut Endpoint,
+        rank: Option<u32>,
+        timeout: Option<Time>,
+    ) -> Result<(), WaitError> {
+        let ranks = match rank {
+            Some(rank) => rank..rank.saturating_add(1),
+            None => 0..self.inner.ranks(),
+        };
+        let (mut next, end) = (ranks.start, ranks.end);
+        self.wait(endpoint, timeout, |group| {
+            while next < end {
+                match group.flush(next)? {
+                    Flushed::Done => next += 1,
+                    waiting @ Flushed::Waiting(_) => return Ok(waiting),
+                }
+            }
+            Ok(Flushed::Done)
+        })
+    }
+
+    /// Waits until a signal of this rank, of one rank or the sum of all, compares with a value. A
+    /// connection that fails while it is waited for ends the wait.
+    pub fn wait_signal(
+        &mut self,
+        endpoint: &mut Endpoint,
+        (window, id, from): (Handle, u16, Option<u32>),
+        (comparison, value): (Comparison, u64),
+        timeout: Option<Time>,
+    ) -> Result<(), WaitError> {
+        self.wait(endpoint, timeout, |group| {
+            let word = match from {
+                Some(rank) => group.signal_read_from(window, id, rank)?,
+                None => group.signal_read(window, id)?,
+            };
+            if comparison.holds(word, value) {
+                return Ok(Flushed::Done);
+            }
+            match (from, group.failed()) {
+                (Some(rank), _) => group.failure_of(rank)?,
+                (None, Some((rank, error))) => return Err(WindowError::Failed(rank, error)),
+                (None, None) => {}
+            }
+            Ok(Flushed::Waiting(from.unwrap_or(u32::MAX)))
+        })
+    }
+
+    /// Waits until a counter of this rank compares with a value.
+    pub fn wait_counter(
+        &mut self,
+        endpoint: &mut Endpoint,
+        (window, id): (Handle, u16),
+        (comparison, value): (Comparison, u64),
+        timeout: Option<Time>,
+    ) -> Result<(), WaitError> {
+        self.wait(endpoint, timeout, |group| {
+            if comparison.holds(group.counter_read(window, id)?, value) {
+                return Ok(Flushed::Done);
+            }
+            match group.failed() {
+                Some((rank, error)) => Err(WindowError::Failed(rank, error)),
+                None => Ok(Flushed::Waiting(u32::MAX)),
+            }
+        })
+    }
+
+    /// Waits until all ranks have come to a barrier of a window. After a timeout it can be called
+    /// again, and goes on.
+    pub fn barrier(
+        &mut self,
+        endpoint: &mut Endpoint,
+        window: Handle,
+        id: u16,
+        timeout: Option<Time>,
+    ) -> Result<(), WaitError> {
+        let mut has_entered = false;
+        self.wait(endpoint, timeout, |group| {
+            if !has_entered {
+                group.barrier_enter(window, id)?;
+                has_entered = true;
+            }
+            group.barrier_look(window, id)
+        })
+    }
+
+    /// Puts bytes of registered memory; see [`group::Group::put`].
+    ///
+    /// # Safety
+    /// - the local buffer stays valid, and nobody writes it, until the ticket has ended.
+    #[inline]
+    pub unsafe fn put(
+        &mut self,
+        endpoint: &Endpoint,
+        put: &Put,
+        (region, address, length): (Handle, u64, u64),
+    ) -> Result<Ticket, WindowError> {
+        // SAFETY: this function's contract.
+        let bytes = unsafe { Span::new(address, length) };
+        self.inner.put(endpoint, put, &Local { region, address, length, bytes })
+    }
+
+    /// Gets bytes into registered memory; see [`group::Group::get`].
+    ///
+    /// # Safety
+    /// - the local buffer stays valid, and nobody else touches it, until the ticket has ended.
+    pub unsafe fn get(
+        &mut self,
+        endpoint: &Endpoint,
+        target: (Handle, u32),
+        offset: u64,
+        (region, address, length): (Handle, u64, u64),
+    ) -> Result<Ticket, WindowError> {
+        // SAFETY: this function's contract.
+        let bytes = unsafe { Span::new(address, length) };
+        self.inner.get(endpoint, target, offset, &Local { region, address, length, bytes })
+    }
+}
+
+/// The connections of a pair; one that serves both ways stands twice.
+fn every_link(links: &Links<Handle>) -> [Handle; 4] {
+    [links.frames_out, links.frames_in, links.bytes_out, links.bytes_in]
+}

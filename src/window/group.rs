@@ -1,0 +1,479 @@
+//! The group: what its user calls. Nothing here blocks, and nothing looks at a clock.
+#![forbid(unsafe_code)]
+
+use super::carrier::Carrier;
+use super::error::WindowError;
+use super::inbox::Inbox;
+use super::lane::{Asked, Count, GetState, Lane, Leaving, Links, Why};
+use super::limits::Limits;
+use super::memory::Span;
+use super::outbox::{FRAMES, Outbox};
+use super::table::{Table, WindowMemory};
+use crate::base::carve::{BlockTooSmall, Carver};
+use crate::base::slab::Handle;
+use crate::transport::{RequestError, SubmitError};
+use crate::wire::one_sided::{
+    APART, DEVICE, FENCE, FRAME_BYTES, INLINE_BYTES_MAX, READ_ONLY, Record, RecordKind, SIGNAL,
+};
+
+/// Names an operation whose local buffer is in use: rank in the upper 16 bits, the number of its
+/// record in the others. Zero is none, and has ended.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+#[repr(transparent)]
+pub struct Ticket(pub u64);
+
+const NUMBER_BITS: u32 = 48;
+
+impl Ticket {
+    fn new(rank: u32, number: u64) -> Ticket {
+        Ticket(u64::from(rank) << NUMBER_BITS | number)
+    }
+
+    /// The rank that the operation is with.
+    pub const fn rank(self) -> u32 {
+        (self.0 >> NUMBER_BITS) as u32
+    }
+
+    const fn number(self) -> u64 {
+        self.0 & ((1 << NUMBER_BITS) - 1)
+    }
+}
+
+/// How a word is compared with a value, both unsigned.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Comparison {
+    /// The word is the value.
+    Equal,
+    /// It is not.
+    NotEqual,
+    /// It is larger.
+    Greater,
+    /// It is larger, or the value.
+    GreaterEqual,
+    /// It is smaller.
+    Less,
+    /// It is smaller, or the value.
+    LessEqual,
+}
+
+impl Comparison {
+    /// Whether it holds.
+    pub const fn holds(self, word: u64, value: u64) -> bool {
+        match self {
+            Comparison::Equal => word == value,
+            Comparison::NotEqual => word != value,
+            Comparison::Greater => word > value,
+            Comparison::GreaterEqual => word >= value,
+            Comparison::Less => word < value,
+            Comparison::LessEqual => word <= value,
+        }
+    }
+}
+
+/// A buffer of this rank's, inside registered memory.
+#[derive(Copy, Clone, Debug)]
+pub struct Local {
+    /// The region that it lies in; not looked at when there are no bytes.
+    pub region: Handle,
+    /// Its first byte.
+    pub address: u64,
+    /// Its length.
+    pub length: u64,
+    /// The same memory for short copies by the CPU, if that reaches it: it is not looked at where
+    /// the region is a GPU's.
+    pub bytes: Span,
+}
+
+/// Where a put goes, and what it does beside.
+#[derive(Copy, Clone, Debug)]
+pub struct Put {
+    /// The window.
+    pub window: Handle,
+    /// Whose part of it.
+    pub rank: u32,
+    /// Where in that part.
+    pub offset: u64,
+    /// A signal of the window at that rank, which grows by the value once the bytes are there.
+    pub signal: Option<(u16, u64)>,
+    /// A counter of the window at this rank, which grows by the value once the local buffer may be
+    /// used again.
+    pub counter: Option<(u16, u64)>,
+}
+
+/// What flush asks.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Flushed {
+    /// All has taken effect.
+    Done,
+    /// Not yet, at this rank first.
+    Waiting(u32),
+}
+
+/// A group of ranks, as one of them sees it. `L` names connections of the carrier.
+#[derive(Debug)]
+pub struct Group<'m, L> {
+    rank: u32,
+    table: Table<'m>,
+    lanes: &'m mut [Lane<L>],
+}
+
+impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
+    /// Cuts a group out of a block, as [`Limits::state_bytes`] counts. `frames` has
+    /// [`Limits::frames_bytes`], and lies in `region`; `links` gives the connections to each rank.
+    pub fn open(
+        block: &mut Carver<'m>,
+        limits: Limits,
+        rank: u32,
+        (frames, region): (Span, Handle),
+        mut links: impl FnMut(u32) -> Links<L>,
+    ) -> Result<Group<'m, L>, BlockTooSmall> {
+        let table = Table::carve(block, limits)?;
+        let mut other = 0;
+        let half = (FRAMES * FRAME_BYTES) as u64;
+        let lanes = block.filled_with(limits.ranks as usize, || {
+            let start = u64::from(other) * 2 * half;
+            let outbox = Outbox::new(frames.part(start, half), region);
+            let inbox = Inbox::new(frames.part(start + half, half), region);
+            let lane = Lane::new(links(other), outbox, inbox);
+            other += 1;
+            lane
+        })?;
+        Ok(Group { rank, table, lanes })
+    }
+
+    /// This rank's number.
+    pub const fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub const fn ranks(&self) -> u32 {
+        self.lanes.len() as u32
+    }
+
+    /// Posts the receives of all frames: peers may send from then on.
+    pub fn begin<C: Carrier<Link = L>>(&mut self, carrier: &mut C) -> Result<(), WindowError> {
+        for (rank, lane) in self.lanes.iter_mut().enumerate() {
+            let posted = lane.post(carrier);
+            posted.map_err(|error| WindowError::Failed(rank as u32, error))?;
+        }
+        Ok(())
+    }
+
+    /// Hands over what was issued, and applies what has come. The carrier makes its own progress.
+    #[inline]
+    pub fn step<C: Carrier<Link = L>>(&mut self, carrier: &mut C) {
+        for (rank, lane) in self.lanes.iter_mut().enumerate() {
+            lane.step(rank as u32, &mut self.table, carrier);
+        }
+    }
+
+    /// The first rank whose connection has failed.
+    pub fn failed(&self) -> Option<(u32, RequestError)> {
+        let failed = |(rank, lane): (usize, &Lane<L>)| Some((rank as u32, lane.failed?));
+        self.lanes.iter().enumerate().find_map(failed)
+    }
+
+    /// Why the connection to a rank has failed, if it has.
+    pub fn failure_of(&self, rank: u32) -> Result<(), WindowError> {
+        let lane = self.lanes.get(rank as usize).ok_or(WindowError::Rank)?;
+        lane.failed.map_or(Ok(()), |error| Err(WindowError::Failed(rank, error)))
+    }
+
+    /// Makes a window of registered memory. It can be used after its exchange.
+    pub fn register(&mut self, memory: WindowMemory) -> Result<Handle, WindowError> {
+        self.table.register(memory)
+    }
+
+    /// Begins the exchange of a window: every rank does, in the same order of windows. `Again`: an
+    /// outbox is full, or the exchange has begun already; look at it with
+    /// [`Group::exchange_look`].
+    pub fn exchange_begin(&mut self, window: Handle) -> Result<(), WindowError> {
+        let bytes = crate::wire::one_sided::RECORD_BYTES;
+        if !self.lanes.iter().all(|lane| lane.failed.is_some() || lane.outbox.has_room(bytes)) {
+            return Err(WindowError::Again);
+        }
+        let share = self.table.exchange_begin(window)?;
+        for lane in self.lanes.iter_mut().filter(|lane| lane.failed.is_none()) {
+            lane.issue(&share, Span::EMPTY);
+        }
+        Ok(())
+    }
+
+    /// Whether all ranks have come to the exchange of a window: `Waiting` has the first that has
+    /// not. `Failed`: the connection to that one has failed.
+    pub fn exchange_look(&mut self, window: Handle) -> Result<Flushed, WindowError> {
+        match self.table.exchange_look(window)? {
+            Ok(()) => Ok(Flushed::Done),
+            Err(rank) => self.failure_of(rank).map(|()| Flushed::Waiting(rank)),
+        }
+    }
+
+    /// Gives up a window, in any order. `Again`: peers' transfers are under way in its memory.
+    /// What peers do with it from now on is refused.
+    pub fn free(&mut self, window: Handle) -> Result<(), WindowError> {
+        self.table.free(window)
+    }
+
+    /// Bytes of a rank's part of a window.
+    pub fn length(&self, window: Handle, rank: u32) -> Result<u64, WindowError> {
+        Ok(self.table.share(window, rank)?.length)
+    }
+
+    fn lane(&mut self, rank: u32) -> Result<&mut Lane<L>, WindowError> {
+        let lane = self.lanes.get_mut(rank as usize).ok_or(WindowError::Rank)?;
+        lane.failed.map_or(Ok(()), |error| Err(WindowError::Failed(rank, error)))?;
+        Ok(lane)
+    }
+
+    /// A record for a rank's part of a window, whose range is inside.
+    fn record(
+        &self,
+        kind: RecordKind,
+        (window, rank): (Handle, u32),
+        (offset, length): (u64, u64),
+    ) -> Result<(Record, u8, u16), WindowError> {
+        let share = self.table.share(window, rank)?;
+        if offset > share.length || length > share.length - offset {
+            return Err(WindowError::Range(share.length));
+        }
+        let (window, generation) = (share.window, share.generation);
+        let record = Record { kind, flags: 0, id: 0, window, generation, offset, length, value: 0 };
+        Ok((record, share.flags, share.signals))
+    }
+
+    /// Puts the bytes of a local buffer into a rank's part of a window.
+    #[inline]
+    pub fn put<C: Carrier<Link = L>>(
+        &mut self,
+        carrier: &C,
+        put: &Put,
+        local: &Local,
+    ) -> Result<Ticket, WindowError> {
+        let target = (put.window, put.rank);
+        let (mut record, flags, signals) =
+            self.record(RecordKind::Put, target, (put.offset, local.length))?;
+        if flags & READ_ONLY != 0 {
+            return Err(WindowError::ReadOnly);
+        }
+        if let Some((id, value)) = put.signal {
+            if id >= signals {
+                return Err(WindowError::Id);
+            }
+            (record.flags, record.id, record.value) = (SIGNAL, id, value);
+        }
+        let count = self.count(put.window, put.counter)?;
+        let is_apart = self.is_apart(carrier, put.rank, local, flags)?;
+        let lane = self.lane(put.rank)?;
+        if is_apart {
+            record.flags |= APART;
+        }
+        if !lane.outbox.has_room(record.frame_bytes()) || (is_apart && lane.leaving.is_full()) {
+            return Err(WindowError::Again);
+        }
+        if core::mem::take(&mut lane.fences) {
+            record.flags |= FENCE;
+        }
+        let number = lane.issue(&record, if is_apart { Span::EMPTY } else { local.bytes });
+        if is_apart {
+            lane.leaving.push(Leaving {
+                request: None,
+                region: local.region,
+                address: local.address,
+                length: local.length,
+                why: Why::Put(number),
+                count,
+            });
+        } else if let Some(count) = count {
+            let counter = self.table.counter(count.at);
+            *counter = counter.wrapping_add(count.value);
+        }
+        Ok(Ticket::new(put.rank, number))
+    }
+
+    fn count(
+        &self,
+        window: Handle,
+        counter: Option<(u16, u64)>,
+    ) -> Result<Option<Count>, WindowError> {
+        let Some((id, value)) = counter else { return Ok(None) };
+        Ok(Some(Count { at: self.table.counter_at(window, id)?, value }))
+    }
+
+    /// Gets bytes of a rank's part of a window into a local buffer. They are there when the ticket
+    /// has ended.
+    pub fn get<C: Carrier<Link = L>>(
+        &mut self,
+        carrier: &C,
+        (window, rank): (Handle, u32),
+        offset: u64,
+        local: &Local,
+    ) -> Result<Ticket, WindowError> {
+        let (mut record, flags, _) =
+            self.record(RecordKind::Get, (window, rank), (offset, local.length))?;
+        if self.is_apart(carrier, rank, local, flags)? {
+            record.flags |= APART;
+        }
+        let lane = self.lane(rank)?;
+        if !lane.outbox.has_room(record.frame_bytes()) || lane.gets.is_full() {
+            return Err(WindowError::Again);
+        }
+        if core::mem::take(&mut lane.fences) {
+            record.flags |= FENCE;
+        }
+        let number = lane.issue(&record, Span::EMPTY);
+        let Local { region, address, length, bytes } = *local;
+        let state = GetState::Waiting;
+        lane.gets.push(Asked { number, region, address, length, bytes, state });
+        Ok(Ticket::new(rank, number))
+    }
+
+    /// Adds to a signal of a window at a rank. With `fence`, after all that was issued to the rank
+    /// before has taken effect; without, it may pass puts. A counter grows once the signal has.
+    #[inline]
+    pub fn signal(
+        &mut self,
+        (window, rank): (Handle, u32),
+        (id, value): (u16, u64),
+        fence: bool,
+        counter: Option<(u16, u64)>,
+    ) -> Result<Ticket, WindowError> {
+        let (mut record, _, signals) = self.record(RecordKind::Signal, (window, rank), (0, 0))?;
+        if id >= signals {
+            return Err(WindowError::Id);
+        }
+        (record.id, record.value) = (id, value);
+        let count = self.count(window, counter)?;
+        let lane = self.lane(rank)?;
+        let has_room = lane.outbox.has_room(record.frame_bytes());
+        if !has_room || (count.is_some() && lane.counting.is_full()) {
+            return Err(WindowError::Again);
+        }
+        if core::mem::take(&mut lane.fences) || fence {
+            record.flags |= FENCE;
+        }
+        let number = lane.issue(&record, Span::EMPTY);
+        if let Some(count) = count {
+            lane.counting.push((number, count));
+            lane.wants_applied = true;
+        }
+        Ok(Ticket::new(rank, number))
+    }
+
+    /// Has what is issued to a rank from now on take effect after all that was issued before.
+    pub fn fence(&mut self, rank: u32) -> Result<(), WindowError> {
+        self.lane(rank)?.fences = true;
+        Ok(())
+    }
+
+    /// Whether the local buffer of an operation may be used again. An error: the operation was
+    /// refused, or the connection has failed before it ended.
+    pub fn is_local_done(&self, ticket: Ticket) -> Result<bool, WindowError> {
+        let lane = self.lanes.get(ticket.rank() as usize).ok_or(WindowError::Rank)?;
+        if ticket.number() <= lane.local_through() {
+            return match lane.refused {
+                Some((number, refusal)) if number == ticket.number() => Err(refusal.into()),
+                _ => Ok(true),
+            };
+        }
+        lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(ticket.rank(), error)))
+    }
+
+    /// Asks a rank to say when all that was issued to it has taken effect, and whether it has. An
+    /// error: something was refused since it was asked last; the rest has taken effect.
+    pub fn flush(&mut self, rank: u32) -> Result<Flushed, WindowError> {
+        let lane = self.lane(rank)?;
+        if lane.applied == lane.issued && lane.gets.is_empty() {
+            return match lane.refused.take() {
+                Some((_, refusal)) => Err(refusal.into()),
+                None => Ok(Flushed::Done),
+            };
+        }
+        lane.wants_applied = true;
+        Ok(Flushed::Waiting(rank))
+    }
+
+    /// A signal of this rank: the sum of what all ranks have added.
+    #[inline]
+    pub fn signal_read(&self, window: Handle, id: u16) -> Result<u64, WindowError> {
+        self.table.signal(window, id)
+    }
+
+    /// A signal of this rank: what one rank has added.
+    #[inline]
+    pub fn signal_read_from(&self, window: Handle, id: u16, rank: u32) -> Result<u64, WindowError> {
+        self.table.signal_from(window, id, rank)
+    }
+
+    /// Sets a signal of this rank to zero. What was applied before is gone; what is applied later,
+    /// also what is on its way now, counts from zero.
+    pub fn signal_reset(&mut self, window: Handle, id: u16) -> Result<(), WindowError> {
+        self.table.signal_reset(window, id)
+    }
+
+    /// A counter of this rank.
+    #[inline]
+    pub fn counter_read(&mut self, window: Handle, id: u16) -> Result<u64, WindowError> {
+        let at = self.table.counter_at(window, id)?;
+        Ok(*self.table.counter(at))
+    }
+
+    /// Sets a counter of this rank to zero; operations that have not ended add to it later.
+    pub fn counter_reset(&mut self, window: Handle, id: u16) -> Result<(), WindowError> {
+        let at = self.table.counter_at(window, id)?;
+        *self.table.counter(at) = 0;
+        Ok(())
+    }
+
+    /// Comes to a barrier of a window, once however often it is called before the barrier is
+    /// passed. Each rank has seen all that the others had issued before they came.
+    pub fn barrier_enter(&mut self, window: Handle, id: u16) -> Result<(), WindowError> {
+        let bytes = crate::wire::one_sided::RECORD_BYTES;
+        if !self.lanes.iter().all(|lane| lane.failed.is_some() || lane.outbox.has_room(bytes)) {
+            return Err(WindowError::Again);
+        }
+        if !self.table.barrier_enter(window, id)? {
+            return Ok(());
+        }
+        for rank in 0..self.ranks() {
+            let (record, _, _) = self.record(RecordKind::Arrive, (window, rank), (0, 0))?;
+            let lane = &mut self.lanes[rank as usize];
+            if lane.failed.is_none() {
+                lane.fences = false;
+                lane.issue(&Record { id, flags: FENCE, ..record }, Span::EMPTY);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all ranks have come to a barrier; `Waiting` has the first that has not. `Failed`:
+    /// the connection to that one has failed.
+    pub fn barrier_look(&mut self, window: Handle, id: u16) -> Result<Flushed, WindowError> {
+        match self.table.barrier_missing(window, id)? {
+            None => Ok(Flushed::Done),
+            Some(rank) => self.failure_of(rank).map(|()| Flushed::Waiting(rank)),
+        }
+    }
+
+    /// Whether the bytes of a local buffer travel apart from their record, to or from a part of a
+    /// window with `flags`. Checks the buffer.
+    #[inline]
+    fn is_apart<C: Carrier<Link = L>>(
+        &self,
+        carrier: &C,
+        rank: u32,
+        local: &Local,
+        flags: u8,
+    ) -> Result<bool, WindowError> {
+        if local.length == 0 {
+            return Ok(false);
+        }
+        let located = carrier.locate(local.region, local.address, local.length);
+        let is_device = located.map_err(WindowError::Buffer)? || flags & DEVICE != 0;
+        let lane = self.lanes.get(rank as usize).ok_or(WindowError::Rank)?;
+        if is_device && lane.failed.is_none() && !carrier.reaches_device(lane.links.bytes_out) {
+            return Err(WindowError::Buffer(SubmitError::Device));
+        }
+        Ok(is_device || local.length > INLINE_BYTES_MAX as u64)
+    }
+}

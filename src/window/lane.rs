@@ -1,0 +1,440 @@
+//! One rank's traffic with one other rank: records and bytes in both directions.
+#![forbid(unsafe_code)]
+
+mod apply;
+
+use super::carrier::Carrier;
+use super::fifo::Fifo;
+use super::inbox::{Inbox, Read};
+use super::memory::Span;
+use super::outbox::{Outbox, TAG};
+use super::table::Table;
+use crate::base::slab::Handle;
+use crate::transport::{Incoming, Outgoing, RequestError, RequestId, SubmitError};
+use crate::wire::one_sided::{FENCE, FrameHead, Record, RecordKind, Refusal};
+
+/// Transfers of bytes apart from their record, each way, and gets.
+pub(super) const TRANSFERS: usize = 16;
+/// Operations whose counter waits until the peer has applied them.
+pub(super) const COUNTING: usize = 64;
+/// Records that are applied before the peer is told without having asked.
+const TELL_EACH: u64 = 64;
+
+/// The connections of a pair of ranks. Both directions of a connection are one, but where a rank
+/// is connected with itself.
+#[derive(Copy, Clone, Debug)]
+pub struct Links<L> {
+    /// Carries frames to the peer.
+    pub frames_out: L,
+    /// Carries the peer's frames.
+    pub frames_in: L,
+    /// Carries bytes to the peer.
+    pub bytes_out: L,
+    /// Carries the peer's bytes.
+    pub bytes_in: L,
+}
+
+/// A counter that grows.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Count {
+    /// Its place in the table.
+    pub at: u32,
+    pub value: u64,
+}
+
+/// Bytes that leave apart from their record.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Leaving {
+    pub request: Option<RequestId>,
+    pub region: Handle,
+    pub address: u64,
+    pub length: u64,
+    pub why: Why,
+    pub count: Option<Count>,
+}
+
+/// What bytes leave for.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Why {
+    /// A put of ours: the number of its record.
+    Put(u64),
+    /// The answer to a get of the peer's: our window.
+    Answer(u16),
+}
+
+/// Bytes that come apart from their record.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Arriving {
+    pub request: Option<RequestId>,
+    pub region: Handle,
+    pub address: u64,
+    /// Room for them; 0 where they are refused.
+    pub length: u64,
+    /// The number of their record.
+    pub number: u64,
+    pub what: What,
+}
+
+/// What bytes come for.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum What {
+    /// A put of the peer's, with its signal.
+    Put { window: u16, signal: Option<(u16, u64)> },
+    /// The answer to a get of ours.
+    Answer,
+    /// Nothing: their put was refused.
+    Nothing,
+}
+
+/// A get of ours that is not answered.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Asked {
+    /// The number of its record.
+    pub number: u64,
+    pub region: Handle,
+    pub address: u64,
+    pub length: u64,
+    /// The same memory, where the CPU reaches it.
+    pub bytes: Span,
+    pub state: GetState,
+}
+
+/// How far a get of ours is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum GetState {
+    Waiting,
+    /// It is answered, and the bytes are on their way.
+    Coming,
+    Done,
+}
+
+/// What travels between this rank and another.
+#[derive(Debug)]
+pub(super) struct Lane<L> {
+    pub links: Links<L>,
+    pub outbox: Outbox,
+    inbox: Inbox,
+    /// Our records: how many there are, and how many have taken effect at the peer.
+    pub issued: u64,
+    pub applied: u64,
+    /// The peer's records: how many were taken in, told as applied, and asked to be told.
+    taken: u64,
+    told: u64,
+    asked_through: u64,
+    /// The frame that is read asks.
+    frame_asks: bool,
+    pub leaving: Fifo<Leaving, TRANSFERS>,
+    arriving: Fifo<Arriving, TRANSFERS>,
+    pub gets: Fifo<Asked, TRANSFERS>,
+    /// Gets of the peer's that wait for their answer.
+    asks: Fifo<Record, TRANSFERS>,
+    pub counting: Fifo<(u64, Count), COUNTING>,
+    /// A record of the peer's that was refused, which it was not told yet.
+    refusal: Option<(u64, Refusal)>,
+    /// The first of ours that was refused, which the user was not told yet.
+    pub refused: Option<(u64, Refusal)>,
+    pub failed: Option<RequestError>,
+    /// We wait to hear what has taken effect.
+    pub wants_applied: bool,
+    /// Whether the peer was asked since.
+    has_asked: u64,
+    /// The next record takes effect after all before it.
+    pub fences: bool,
+}
+
+impl<L: Copy + core::fmt::Debug> Lane<L> {
+    pub fn new(links: Links<L>, outbox: Outbox, inbox: Inbox) -> Lane<L> {
+        Lane {
+            links,
+            outbox,
+            inbox,
+            issued: 0,
+            applied: 0,
+            taken: 0,
+            told: 0,
+            asked_through: 0,
+            frame_asks: false,
+            leaving: Fifo::EMPTY,
+            arriving: Fifo::EMPTY,
+            gets: Fifo::EMPTY,
+            asks: Fifo::EMPTY,
+            counting: Fifo::EMPTY,
+            refusal: None,
+            refused: None,
+            failed: None,
+            wants_applied: false,
+            has_asked: 0,
+            fences: false,
+        }
+    }
+
+    /// Issues a record that has room; its number.
+    #[inline]
+    pub fn issue(&mut self, record: &Record, inline: Span) -> u64 {
+        self.outbox.push(record, inline);
+        self.issued += 1;
+        self.issued
+    }
+
+    /// Through which of our records the local buffers are ours again.
+    pub fn local_through(&self) -> u64 {
+        let leaving = self.leaving.iter().find_map(|leaving| match leaving.why {
+            Why::Put(number) => Some(number),
+            Why::Answer(_) => None,
+        });
+        let getting = self.gets.front().map(|get| get.number);
+        let first = leaving.unwrap_or(u64::MAX).min(getting.unwrap_or(u64::MAX));
+        self.issued.min(first - 1)
+    }
+
+    /// Through which of the peer's records all have taken effect here.
+    fn applied_here(&self) -> u64 {
+        let arriving = self.arriving.front().map_or(u64::MAX, |arriving| arriving.number);
+        self.taken.min(arriving - 1)
+    }
+
+    /// Moves all on that can move. An error ends the lane, and stays in `failed`.
+    #[inline]
+    pub fn step<C: Carrier<Link = L>>(
+        &mut self,
+        rank: u32,
+        table: &mut Table<'_>,
+        carrier: &mut C,
+    ) {
+        if self.failed.is_some() {
+            return;
+        }
+        if let Err(error) = self.try_step(rank, table, carrier) {
+            self.failed = Some(error);
+            self.give_up(table);
+        }
+    }
+
+    #[inline]
+    fn try_step<C: Carrier<Link = L>>(
+        &mut self,
+        rank: u32,
+        table: &mut Table<'_>,
+        carrier: &mut C,
+    ) -> Result<(), RequestError> {
+        if !self.arriving.is_empty() {
+            self.arriving_step(rank, table, carrier)?;
+        }
+        self.inbox.post(carrier, self.links.frames_in)?;
+        self.inbox_step(rank, table, carrier)?;
+        if !self.leaving.is_empty() {
+            self.leaving_step(table, carrier)?;
+        }
+        if !self.asks.is_empty() || self.refusal.is_some() {
+            let link = self.links.bytes_out;
+            self.answers_step(table, || carrier.reaches_device(link));
+        }
+        self.outbox_step(carrier)?;
+        if !self.leaving.is_empty() {
+            self.leaving_step(table, carrier)?;
+        }
+        Ok(())
+    }
+
+    /// Posts receives into the inbox before anything is exchanged.
+    pub fn post<C: Carrier<Link = L>>(&mut self, carrier: &mut C) -> Result<(), RequestError> {
+        self.inbox.post(carrier, self.links.frames_in)
+    }
+
+    fn outbox_step<C: Carrier<Link = L>>(&mut self, carrier: &mut C) -> Result<(), RequestError> {
+        let applied = self.applied_here();
+        let is_asked = self.told < self.asked_through && self.told < applied;
+        let asks = self.wants_applied && self.has_asked < self.issued;
+        let is_due = is_asked || asks || applied - self.told >= TELL_EACH;
+        let head = FrameHead { applied, wants_applied: self.wants_applied };
+        if self.outbox.step(carrier, self.links.frames_out, head, is_due)? {
+            self.told = applied;
+            if self.wants_applied && !self.outbox.is_waiting() {
+                self.has_asked = self.issued;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends bytes in the order of their records, and ends those whose sends have ended.
+    fn leaving_step<C: Carrier<Link = L>>(
+        &mut self,
+        table: &mut Table<'_>,
+        carrier: &mut C,
+    ) -> Result<(), RequestError> {
+        for at in 0..self.leaving.count() {
+            let Some(leaving) = self.leaving.get_mut(at) else { break };
+            if leaving.request.is_some() {
+                continue;
+            }
+            let Leaving { region, address, length, .. } = *leaving;
+            match carrier
+                .isend(self.links.bytes_out, Outgoing { region, address, length, tag: TAG })
+            {
+                Ok(request) => leaving.request = Some(request),
+                Err(SubmitError::Again) => break,
+                Err(SubmitError::Failed(error)) => return Err(error),
+                // what was checked when it was issued is not there any more
+                Err(_) => return Err(RequestError::Closed),
+            }
+        }
+        while let Some(Leaving { request: Some(request), .. }) = self.leaving.front() {
+            match carrier.test(*request) {
+                Ok(Some(outcome)) => outcome.result?,
+                Ok(None) => break,
+                Err(_) => return Err(RequestError::Closed),
+            }
+            let Some(done) = self.leaving.pop() else { break };
+            if let Some(count) = done.count {
+                let counter = table.counter(count.at);
+                *counter = counter.wrapping_add(count.value);
+            }
+            if let Why::Answer(window) = done.why {
+                table.transfer_count(window, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives bytes in the order of their records, and lets those take effect that are whole.
+    fn arriving_step<C: Carrier<Link = L>>(
+        &mut self,
+        rank: u32,
+        table: &mut Table<'_>,
+        carrier: &mut C,
+    ) -> Result<(), RequestError> {
+        for at in 0..self.arriving.count() {
+            let Some(arriving) = self.arriving.get_mut(at) else { break };
+            if arriving.request.is_some() {
+                continue;
+            }
+            let Arriving { region, address, length, .. } = *arriving;
+            match carrier
+                .irecv(self.links.bytes_in, &[Incoming { region, address, length, tag: TAG }])
+            {
+                Ok(request) => arriving.request = Some(request),
+                Err(SubmitError::Again) => break,
+                Err(SubmitError::Failed(error)) => return Err(error),
+                Err(_) => return Err(RequestError::Closed),
+            }
+        }
+        while let Some(Arriving { request: Some(request), length, .. }) = self.arriving.front() {
+            let (request, length) = (*request, *length);
+            let outcome = match carrier.test(request) {
+                Ok(Some(outcome)) => outcome,
+                Ok(None) => break,
+                Err(_) => return Err(RequestError::Closed),
+            };
+            let Some(done) = self.arriving.pop() else { break };
+            match (outcome.result, done.what) {
+                (Ok(()) | Err(RequestError::Truncated), What::Nothing) => {}
+                (Ok(()), _) if outcome.lengths[0] != length => return Err(RequestError::Protocol),
+                (Ok(()), What::Put { window, signal }) => {
+                    table.transfer_count(window, false);
+                    if let Some((id, value)) = signal {
+                        let added = table.signal_add_at(rank, window, id, value);
+                        added.map_err(|_| RequestError::Protocol)?;
+                    }
+                }
+                (Ok(()), What::Answer) => self.get_end()?,
+                (Err(RequestError::Truncated), _) => return Err(RequestError::Protocol),
+                (Err(error), _) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what has come, up to a record that has to wait.
+    fn inbox_step<C: Carrier<Link = L>>(
+        &mut self,
+        rank: u32,
+        table: &mut Table<'_>,
+        carrier: &mut C,
+    ) -> Result<(), RequestError> {
+        loop {
+            match self.inbox.read(carrier)? {
+                Read::Nothing => return Ok(()),
+                Read::Frame(head) => self.head_take(head, table)?,
+                Read::Record(record, inline) => {
+                    if !self.can_take(&record) {
+                        return Ok(());
+                    }
+                    self.taken += 1;
+                    let link = self.links.bytes_in;
+                    let reaches = || carrier.reaches_device(link);
+                    self.record_take(rank, table, (&record, inline), reaches)?;
+                    self.inbox.pass(&record);
+                    if !self.arriving.is_empty() {
+                        self.arriving_step(rank, table, carrier)?;
+                    }
+                }
+                Read::End => {
+                    if core::mem::take(&mut self.frame_asks) {
+                        self.asked_through = self.taken;
+                    }
+                    self.inbox.post(carrier, self.links.frames_in)?;
+                }
+            }
+        }
+    }
+
+    fn head_take(&mut self, head: FrameHead, table: &mut Table<'_>) -> Result<(), RequestError> {
+        if head.applied > self.issued || head.applied < self.applied {
+            return Err(RequestError::Protocol);
+        }
+        self.applied = head.applied;
+        if self.wants_applied && self.applied == self.issued {
+            self.wants_applied = false;
+        }
+        while let Some((number, count)) = self.counting.front().copied() {
+            if number > self.applied {
+                break;
+            }
+            self.counting.pop();
+            let counter = table.counter(count.at);
+            *counter = counter.wrapping_add(count.value);
+        }
+        self.frame_asks = head.wants_applied;
+        Ok(())
+    }
+
+    /// Whether there is room for what a record takes, and what it waits for has happened.
+    fn can_take(&self, record: &Record) -> bool {
+        let answers = self.leaving.iter().any(|leaving| matches!(leaving.why, Why::Answer(_)));
+        let is_idle = self.arriving.is_empty() && self.asks.is_empty() && !answers;
+        let waits_for_earlier = record.flags & FENCE != 0 && !is_idle;
+        let waits_for_room = (record.is_apart() && self.arriving.is_full())
+            || (record.kind == RecordKind::Get && self.asks.is_full());
+        !waits_for_earlier && !waits_for_room
+    }
+
+    /// Ends the oldest get of ours whose bytes were on their way, and forgets those at the front
+    /// that have ended.
+    fn get_end(&mut self) -> Result<(), RequestError> {
+        let coming = self.gets.iter().position(|get| get.state == GetState::Coming);
+        let get = coming.and_then(|at| self.gets.get_mut(at)).ok_or(RequestError::Protocol)?;
+        get.state = GetState::Done;
+        self.gets_forget();
+        Ok(())
+    }
+
+    fn gets_forget(&mut self) {
+        while self.gets.front().is_some_and(|get| get.state == GetState::Done) {
+            self.gets.pop();
+        }
+    }
+
+    /// The connection has failed: nothing of what was under way touches a window any more.
+    fn give_up(&mut self, table: &mut Table<'_>) {
+        while let Some(leaving) = self.leaving.pop() {
+            if let Why::Answer(window) = leaving.why {
+                table.transfer_count(window, false);
+            }
+        }
+        while let Some(arriving) = self.arriving.pop() {
+            if let What::Put { window, .. } = arriving.what {
+                table.transfer_count(window, false);
+            }
+        }
+    }
+}

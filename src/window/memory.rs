@@ -1,0 +1,84 @@
+//! Bytes of frames and windows: the one file of this room that touches memory by address.
+
+use crate::wire::one_sided::{
+    FRAME_HEAD_BYTES, FrameHead, GREETING_BYTES, Greeting, RECORD_BYTES, Record,
+};
+use core::ptr::{copy, copy_nonoverlapping};
+
+/// Memory of this process whose maker vouches for it.
+#[derive(Copy, Clone, Debug)]
+pub struct Span {
+    address: u64,
+    length: u64,
+}
+
+impl Span {
+    /// The span of no bytes.
+    pub const EMPTY: Span = Span { address: 0, length: 0 };
+
+    /// Vouches for memory of the host.
+    ///
+    /// # Safety
+    /// - `address..address + length` stays valid for reads and writes as long as the span, or a
+    ///   part of it, is used;
+    /// - who else reads or writes it meanwhile finds, or leaves, any bytes, and nothing worse.
+    pub const unsafe fn new(address: u64, length: u64) -> Span {
+        Span { address, length }
+    }
+
+    /// Address of the first byte.
+    pub const fn address(self) -> u64 {
+        self.address
+    }
+
+    /// The part that starts `offset` bytes later. *Panics* when it does not lie inside.
+    #[inline]
+    pub const fn part(self, offset: u64, length: u64) -> Span {
+        assert!(offset <= self.length && length <= self.length - offset);
+        Span { address: self.address + offset, length }
+    }
+
+    /// Copies `bytes` to the start. *Panics* when they are more than it has.
+    #[inline]
+    pub fn write(self, bytes: &[u8]) {
+        assert!(bytes.len() as u64 <= self.length);
+        // SAFETY: valid for so many bytes by the contract of `new`, and `bytes` are borrowed from
+        // other memory.
+        unsafe { copy_nonoverlapping(bytes.as_ptr(), self.pointer(), bytes.len()) };
+    }
+
+    /// Copies another span of the same length to here; the two may overlap.
+    #[inline]
+    pub fn copy_from(self, other: Span) {
+        assert!(other.length == self.length);
+        // SAFETY: both are valid for so many bytes by the contract of `new`.
+        unsafe { copy(other.pointer().cast_const(), self.pointer(), self.length as usize) };
+    }
+
+    /// The head of the frame that it holds.
+    #[inline]
+    pub fn frame_head(self) -> Option<FrameHead> {
+        FrameHead::from_bytes(&self.start::<FRAME_HEAD_BYTES>()?)
+    }
+
+    /// The record at its start.
+    #[inline]
+    pub fn record(self) -> Option<Record> {
+        Record::from_bytes(&self.start::<RECORD_BYTES>()?)
+    }
+
+    /// The greeting at its start.
+    pub fn greeting(self) -> Option<Greeting> {
+        Greeting::from_bytes(&self.start::<GREETING_BYTES>()?)
+    }
+
+    fn start<const N: usize>(self) -> Option<[u8; N]> {
+        // SAFETY: valid for so many bytes by the contract of `new`, where it is long enough.
+        (self.length >= N as u64)
+            .then(|| unsafe { self.pointer().cast::<[u8; N]>().read_unaligned() })
+    }
+
+    fn pointer(self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.address as usize)
+    }
+}

@@ -1,0 +1,321 @@
+//! W16: frames of one-sided records, which ranks of a group send each other as messages.
+//!
+//! A frame is one message on the first connection of a pair of ranks: a head, then records, each
+//! followed by its inline bytes and padded to 8. The bytes of a record that carries none inline
+//! are one message on the pair's second connection, in the order of the records.
+//!
+//! All numbers are little-endian.
+#![forbid(unsafe_code)]
+
+use super::handle::HANDLE_BYTES;
+
+/// Longest frame in bytes.
+pub const FRAME_BYTES: usize = 4096;
+/// Bytes of a frame's head.
+pub const FRAME_HEAD_BYTES: usize = 16;
+/// Bytes of a record without its inline bytes.
+pub const RECORD_BYTES: usize = 32;
+/// Most bytes that a record carries inline.
+pub const INLINE_BYTES_MAX: usize = 2048;
+
+/// The record takes effect after all earlier ones of its sender have.
+pub const FENCE: u8 = 1;
+/// The record has a signal: `id` grows by `value` once its bytes are visible.
+pub const SIGNAL: u8 = 2;
+/// The bytes come as a message of their own; or, of a get, must not come inline.
+pub const APART: u8 = 4;
+/// The answer to a get: there are no bytes, `value` has the code of a [`Refusal`].
+pub const REFUSED: u8 = 8;
+/// A share: peers may not write to the window.
+pub const READ_ONLY: u8 = 16;
+/// A share: the window's memory is a GPU's.
+pub const DEVICE: u8 = 32;
+
+/// What a record does.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// Bytes appear in the window at `offset`.
+    Put = 1,
+    /// The window's signal `id` grows by `value`.
+    Signal,
+    /// Asks for the window's bytes; `value` names the request.
+    Get,
+    /// The answer to the get that `value` names.
+    Got,
+    /// Record number `offset` of the other direction was not applied; `value` has the code.
+    Refused,
+    /// The sender's part of the window whose exchange has number `offset`: `length` bytes, and
+    /// `id` signals.
+    Share,
+    /// The sender has come to barrier `id` of the window.
+    Arrive,
+}
+
+impl RecordKind {
+    const ALL: [RecordKind; 7] = [
+        RecordKind::Put,
+        RecordKind::Signal,
+        RecordKind::Get,
+        RecordKind::Got,
+        RecordKind::Refused,
+        RecordKind::Share,
+        RecordKind::Arrive,
+    ];
+}
+
+/// Why the owner of a window did not apply a record.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(u64)]
+pub enum Refusal {
+    /// The window was freed, or another has its place.
+    Stale = 1,
+    /// The bytes do not lie inside it.
+    Range,
+    /// It has no such signal or barrier.
+    Id,
+    /// It is read only.
+    ReadOnly,
+    /// The owner's endpoint could not move the bytes.
+    Memory,
+}
+
+impl Refusal {
+    /// The refusal of a code; unknown codes of later versions are [`Refusal::Memory`].
+    pub const fn of(code: u64) -> Refusal {
+        match code {
+            1 => Refusal::Stale,
+            2 => Refusal::Range,
+            3 => Refusal::Id,
+            4 => Refusal::ReadOnly,
+            _ => Refusal::Memory,
+        }
+    }
+}
+
+/// The head of a frame.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct FrameHead {
+    /// How many records of the other direction have taken effect, counted from the first.
+    pub applied: u64,
+    /// The sender waits to hear how many of its own have.
+    pub wants_applied: bool,
+}
+
+impl FrameHead {
+    /// As bytes.
+    pub const fn to_bytes(self) -> [u8; FRAME_HEAD_BYTES] {
+        let mut bytes = [0; FRAME_HEAD_BYTES];
+        *bytes.first_chunk_mut().expect("16 bytes") = self.applied.to_le_bytes();
+        bytes[8] = self.wants_applied as u8;
+        bytes
+    }
+
+    /// From the start of a frame; `None`: it is too short.
+    pub fn from_bytes(frame: &[u8]) -> Option<FrameHead> {
+        let head: &[u8; FRAME_HEAD_BYTES] = frame.first_chunk()?;
+        Some(FrameHead { applied: word(head, 0), wants_applied: head[8] & 1 != 0 })
+    }
+}
+
+/// A record, without its inline bytes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Record {
+    /// What it does.
+    pub kind: RecordKind,
+    /// Bits such as [`FENCE`].
+    pub flags: u8,
+    /// Of a signal or barrier.
+    pub id: u16,
+    /// The window's place at its owner; of a share, at its sender.
+    pub window: u16,
+    /// Which use of that place.
+    pub generation: u16,
+    /// Where in the window.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// Added to a signal, or as the kind says.
+    pub value: u64,
+}
+
+impl Record {
+    /// As bytes.
+    pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[1] = self.flags;
+        bytes[2..4].copy_from_slice(&self.id.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.window.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.value.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes; `None`: they are too few, of an unknown kind, or say more inline bytes than a
+    /// record may have.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Record> {
+        let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let record = Record {
+            kind: RecordKind::ALL.into_iter().find(|kind| *kind as u8 == bytes[0])?,
+            flags: bytes[1],
+            id: half(2),
+            window: half(4),
+            generation: half(6),
+            offset: word(bytes, 8),
+            length: word(bytes, 16),
+            value: word(bytes, 24),
+        };
+        (record.inline_bytes() <= INLINE_BYTES_MAX as u64).then_some(record)
+    }
+
+    /// Bytes that follow it in its frame, without the padding.
+    pub const fn inline_bytes(&self) -> u64 {
+        match self.kind {
+            RecordKind::Put | RecordKind::Got if self.flags & (APART | REFUSED) == 0 => self.length,
+            _ => 0,
+        }
+    }
+
+    /// Whether its bytes come as a message of their own.
+    pub const fn is_apart(&self) -> bool {
+        let is_transfer = matches!(self.kind, RecordKind::Put | RecordKind::Got);
+        is_transfer && self.flags & (APART | REFUSED) == APART
+    }
+
+    /// Bytes of it in its frame, with what follows it.
+    pub const fn frame_bytes(&self) -> usize {
+        RECORD_BYTES + (self.inline_bytes() as usize).next_multiple_of(8)
+    }
+}
+
+/// Bytes of a [`Member`].
+pub const MEMBER_BYTES: usize = 32 + HANDLE_BYTES;
+const MEMBER_MAGIC: u64 = u64::from_le_bytes(*b"xtiegrp1");
+
+/// What each rank gives the bootstrap when a group is opened, and again when it has connected.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Member {
+    /// Whose this is.
+    pub rank: u32,
+    /// How many ranks it expects.
+    pub ranks: u32,
+    /// It could not do its part.
+    pub has_failed: bool,
+    /// Where it listens.
+    pub handle: [u8; HANDLE_BYTES],
+}
+
+impl Member {
+    /// As bytes.
+    pub fn to_bytes(&self) -> [u8; MEMBER_BYTES] {
+        let mut bytes = [0; MEMBER_BYTES];
+        bytes[..8].copy_from_slice(&MEMBER_MAGIC.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.rank.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.ranks.to_le_bytes());
+        bytes[16] = u8::from(self.has_failed);
+        bytes[32..].copy_from_slice(&self.handle);
+        bytes
+    }
+
+    /// From bytes; `None`: they are none, or of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Member> {
+        let bytes: &[u8; MEMBER_BYTES] = bytes.first_chunk()?;
+        if word(bytes, 0) != MEMBER_MAGIC {
+            return None;
+        }
+        let ranks = word(bytes, 8);
+        Some(Member {
+            rank: ranks as u32,
+            ranks: (ranks >> 32) as u32,
+            has_failed: bytes[16] != 0,
+            handle: *bytes[32..].first_chunk()?,
+        })
+    }
+}
+
+/// Bytes of a [`Greeting`].
+pub const GREETING_BYTES: usize = 16;
+const GREETING_MAGIC: u64 = u64::from_le_bytes(*b"xtiegrt1");
+
+/// The first message on each connection of a group: whose it is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Greeting {
+    /// The rank that has connected.
+    pub rank: u32,
+    /// 0: frames; 1: bytes.
+    pub kind: u32,
+}
+
+impl Greeting {
+    /// As bytes.
+    pub fn to_bytes(self) -> [u8; GREETING_BYTES] {
+        let mut bytes = [0; GREETING_BYTES];
+        bytes[..8].copy_from_slice(&GREETING_MAGIC.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.rank.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.kind.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes; `None`: they are none.
+    pub fn from_bytes(bytes: &[u8; GREETING_BYTES]) -> Option<Greeting> {
+        let who = word(bytes, 8);
+        let greeting = Greeting { rank: who as u32, kind: (who >> 32) as u32 };
+        (word(bytes, 0) == GREETING_MAGIC).then_some(greeting)
+    }
+}
+
+#[inline]
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_as_they_were_written() {
+        for kind in RecordKind::ALL {
+            let record = Record {
+                kind,
+                flags: SIGNAL | FENCE,
+                id: 0x1234,
+                window: 7,
+                generation: 0xfffe,
+                offset: u64::MAX,
+                length: INLINE_BYTES_MAX as u64,
+                value: 1 << 63,
+            };
+            assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
+            assert_eq!(Record::from_bytes(&record.to_bytes()[..RECORD_BYTES - 1]), None);
+        }
+        let head = FrameHead { applied: 77, wants_applied: true };
+        assert_eq!(FrameHead::from_bytes(&head.to_bytes()), Some(head));
+    }
+
+    #[test]
+    fn unknown_kinds_and_long_inline_bytes_are_refused() {
+        let put = Record {
+            kind: RecordKind::Put,
+            flags: 0,
+            id: 0,
+            window: 0,
+            generation: 0,
+            offset: 0,
+            length: INLINE_BYTES_MAX as u64 + 1,
+            value: 0,
+        };
+        assert_eq!(Record::from_bytes(&put.to_bytes()), None);
+        let apart = Record { flags: APART, length: 1 << 40, ..put };
+        assert_eq!(Record::from_bytes(&apart.to_bytes()), Some(apart));
+        let mut bytes = apart.to_bytes();
+        for kind in [0, 8, 255] {
+            bytes[0] = kind;
+            assert_eq!(Record::from_bytes(&bytes), None);
+        }
+    }
+}
