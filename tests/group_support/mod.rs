@@ -183,7 +183,7 @@ impl Rank {
             let (group, node) = (self.group.as_mut().expect("open"), &mut self.node);
             // SAFETY: tests write to what they put after the ticket has ended.
             match unsafe { group.put(node, put, place) } {
-                Err(WindowError::Again) => group.progress(node),
+                Err(WindowError::Again) => _ = group.progress(node),
                 other => return other,
             }
         }
@@ -201,7 +201,7 @@ impl Rank {
             let (group, node) = (self.group.as_mut().expect("open"), &mut self.node);
             // SAFETY: tests look at what they get after the ticket has ended.
             match unsafe { group.get(node, target, offset, place) } {
-                Err(WindowError::Again) => group.progress(node),
+                Err(WindowError::Again) => _ = group.progress(node),
                 other => return other,
             }
         }
@@ -217,14 +217,14 @@ impl Rank {
         loop {
             let (group, node) = (self.group.as_mut().expect("open"), &mut self.node);
             match group.inner().signal(target, signal, fence, counter) {
-                Err(WindowError::Again) => group.progress(node),
+                Err(WindowError::Again) => _ = group.progress(node),
                 other => return other,
             }
         }
     }
 
     pub fn progress(&mut self) {
-        self.group.as_mut().expect("open").progress(&mut self.node);
+        let _ = self.group.as_mut().expect("open").progress(&mut self.node);
     }
 
     pub fn wait_local(&mut self, ticket: Ticket) -> Result<(), WaitError> {

@@ -4,6 +4,7 @@
 extern crate std;
 
 pub mod error;
+pub mod helper;
 mod meeting;
 
 use super::Endpoint;
@@ -20,6 +21,7 @@ use crate::window::{
     Carrier, Comparison, Limits, Links, Local, Put, Span, Ticket, WindowError, WindowMemory, group,
 };
 pub use error::{BootstrapError, GroupError, WaitError};
+pub use helper::Helper;
 pub use meeting::Bootstrap;
 use meeting::{Meeting, close_all};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -164,12 +166,14 @@ impl Group {
         let _ = endpoint.shared.deregister(self.frames);
     }
 
-    /// Moves everything on that can move, of the endpoint and of the group.
+    /// Moves everything on that can move, of the endpoint and of the group. Whether anything
+    /// happened at the endpoint.
     #[inline]
-    pub fn progress(&mut self, endpoint: &mut Endpoint) {
-        endpoint.progress();
+    pub fn progress(&mut self, endpoint: &mut Endpoint) -> bool {
+        let progress = endpoint.progress();
         self.inner.step(endpoint);
         endpoint.hand_over();
+        progress.events != 0
     }
 
     /// Ends all waits, those under way and those to come, with [`WaitError::Aborted`], until
@@ -213,22 +217,14 @@ impl Group {
                 }
             }
             if looks > LOOKS {
-                self.sleep(endpoint);
+                match endpoint.wait_arm() {
+                    true => doze(endpoint.shared.wait_fd()),
+                    false => yield_now(),
+                }
             } else if looks > SPINS {
                 yield_now();
             }
         }
-    }
-
-    /// Sleeps until something happens at the endpoint, or a moment has passed.
-    fn sleep(&mut self, endpoint: &mut Endpoint) {
-        if !endpoint.wait_arm() {
-            return yield_now();
-        }
-        let mut poll =
-            libc::pollfd { fd: endpoint.shared.wait_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, which lives until the call returns.
-        unsafe { libc::poll(&mut poll, 1, SLEEP_MS) };
     }
 
     /// Exchanges a window with all ranks. After a timeout it can be called again, and goes on.
@@ -398,6 +394,13 @@ impl Group {
         let bytes = unsafe { Span::new(address, length) };
         self.inner.get(endpoint, target, offset, &Local { region, address, length, bytes })
     }
+}
+
+/// Sleeps until something happens at an endpoint whose descriptor was armed, or a moment is over.
+fn doze(fd: i32) {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which lives until the call returns.
+    unsafe { libc::poll(&mut poll, 1, SLEEP_MS) };
 }
 
 /// The connections of a pair; one that serves both ways stands twice.
