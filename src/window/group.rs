@@ -185,10 +185,12 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         self.table.register(memory)
     }
 
-    /// Begins the exchange of a window: every rank does, in the same order of windows. `Again`: an
-    /// outbox is full, or the exchange has begun already; look at it with
-    /// [`Group::exchange_look`].
+    /// Begins the exchange of a window, once however often it is called before the exchange has
+    /// ended: every rank does, in the same order of windows.
     pub fn exchange_begin(&mut self, window: Handle) -> Result<(), WindowError> {
+        if self.table.is_exchanging(window)? {
+            return Ok(());
+        }
         let bytes = crate::wire::one_sided::RECORD_BYTES;
         if !self.lanes.iter().all(|lane| lane.failed.is_some() || lane.outbox.has_room(bytes)) {
             return Err(WindowError::Again);
@@ -198,6 +200,11 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
             lane.issue(&share, Span::EMPTY);
         }
         Ok(())
+    }
+
+    /// Whether a frame waits for room at the peer.
+    pub fn is_unsent(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.failed.is_none() && lane.outbox.is_waiting())
     }
 
     /// Whether all ranks have come to the exchange of a window: `Waiting` has the first that has
@@ -371,10 +378,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     pub fn is_local_done(&self, ticket: Ticket) -> Result<bool, WindowError> {
         let lane = self.lanes.get(ticket.rank() as usize).ok_or(WindowError::Rank)?;
         if ticket.number() <= lane.local_through() {
-            return match lane.refused {
-                Some((number, refusal)) if number == ticket.number() => Err(refusal.into()),
-                _ => Ok(true),
-            };
+            return lane.get_refusal(ticket.number()).map_or(Ok(true), |why| Err(why.into()));
         }
         lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(ticket.rank(), error)))
     }

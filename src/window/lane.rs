@@ -17,6 +17,8 @@ use crate::wire::one_sided::{FENCE, FrameHead, Record, RecordKind, Refusal};
 pub(super) const TRANSFERS: usize = 16;
 /// Operations whose counter waits until the peer has applied them.
 pub(super) const COUNTING: usize = 64;
+/// Refused records that the peer was not told of. Of further ones it hears nothing.
+const REFUSALS: usize = 64;
 /// Records that are applied before the peer is told without having asked.
 const TELL_EACH: u64 = 64;
 
@@ -129,10 +131,12 @@ pub(super) struct Lane<L> {
     /// Gets of the peer's that wait for their answer.
     asks: Fifo<Record, TRANSFERS>,
     pub counting: Fifo<(u64, Count), COUNTING>,
-    /// A record of the peer's that was refused, which it was not told yet.
-    refusal: Option<(u64, Refusal)>,
+    /// Records of the peer's that were refused, which it was not told yet.
+    refusals: Fifo<(u64, Refusal), REFUSALS>,
     /// The first of ours that was refused, which the user was not told yet.
     pub refused: Option<(u64, Refusal)>,
+    /// The last gets of ours that were.
+    refused_gets: [(u64, Refusal); TRANSFERS],
     pub failed: Option<RequestError>,
     /// We wait to hear what has taken effect.
     pub wants_applied: bool,
@@ -159,8 +163,9 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             gets: Fifo::EMPTY,
             asks: Fifo::EMPTY,
             counting: Fifo::EMPTY,
-            refusal: None,
+            refusals: Fifo::EMPTY,
             refused: None,
+            refused_gets: [(0, Refusal::Stale); TRANSFERS],
             failed: None,
             wants_applied: false,
             has_asked: 0,
@@ -190,7 +195,8 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     /// Through which of the peer's records all have taken effect here.
     fn applied_here(&self) -> u64 {
         let arriving = self.arriving.front().map_or(u64::MAX, |arriving| arriving.number);
-        self.taken.min(arriving - 1)
+        let refused = self.refusals.front().map_or(u64::MAX, |(number, _)| *number);
+        self.taken.min(arriving - 1).min(refused - 1)
     }
 
     /// Moves all on that can move. An error ends the lane, and stays in `failed`.
@@ -205,6 +211,8 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             return;
         }
         if let Err(error) = self.try_step(rank, table, carrier) {
+            // what came before the connection failed has come
+            let _ = self.inbox_step(rank, table, carrier);
             self.failed = Some(error);
             self.give_up(table);
         }
@@ -220,12 +228,12 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         if !self.arriving.is_empty() {
             self.arriving_step(rank, table, carrier)?;
         }
-        self.inbox.post(carrier, self.links.frames_in)?;
         self.inbox_step(rank, table, carrier)?;
+        self.inbox.post(carrier, self.links.frames_in)?;
         if !self.leaving.is_empty() {
             self.leaving_step(table, carrier)?;
         }
-        if !self.asks.is_empty() || self.refusal.is_some() {
+        if !self.asks.is_empty() || !self.refusals.is_empty() {
             let link = self.links.bytes_out;
             self.answers_step(table, || carrier.reaches_device(link));
         }
@@ -247,9 +255,9 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         let asks = self.wants_applied && self.has_asked < self.issued;
         let is_due = is_asked || asks || applied - self.told >= TELL_EACH;
         let head = FrameHead { applied, wants_applied: self.wants_applied };
-        if self.outbox.step(carrier, self.links.frames_out, head, is_due)? {
+        if self.outbox.step(carrier, self.links.frames_out, (self.told, head), is_due)? {
             self.told = applied;
-            if self.wants_applied && !self.outbox.is_waiting() {
+            if self.wants_applied {
                 self.has_asked = self.issued;
             }
         }
@@ -354,7 +362,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         loop {
             match self.inbox.read(carrier)? {
                 Read::Nothing => return Ok(()),
-                Read::Frame(head) => self.head_take(head, table)?,
+                Read::Frame(head) => self.head_take(head)?,
                 Read::Record(record, inline) => {
                     if !self.can_take(&record) {
                         return Ok(());
@@ -372,13 +380,13 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
                     if core::mem::take(&mut self.frame_asks) {
                         self.asked_through = self.taken;
                     }
-                    self.inbox.post(carrier, self.links.frames_in)?;
+                    self.counts_add(table);
                 }
             }
         }
     }
 
-    fn head_take(&mut self, head: FrameHead, table: &mut Table<'_>) -> Result<(), RequestError> {
+    fn head_take(&mut self, head: FrameHead) -> Result<(), RequestError> {
         if head.applied > self.issued || head.applied < self.applied {
             return Err(RequestError::Protocol);
         }
@@ -386,6 +394,13 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         if self.wants_applied && self.applied == self.issued {
             self.wants_applied = false;
         }
+        self.frame_asks = head.wants_applied;
+        Ok(())
+    }
+
+    /// Lets those counters grow whose records the peer has applied: it has said in this frame or
+    /// before which it has refused.
+    fn counts_add(&mut self, table: &mut Table<'_>) {
         while let Some((number, count)) = self.counting.front().copied() {
             if number > self.applied {
                 break;
@@ -394,8 +409,12 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             let counter = table.counter(count.at);
             *counter = counter.wrapping_add(count.value);
         }
-        self.frame_asks = head.wants_applied;
-        Ok(())
+    }
+
+    /// Why a get of ours was refused, if it was.
+    pub fn get_refusal(&self, number: u64) -> Option<Refusal> {
+        let (last, refusal) = self.refused_gets[number as usize % TRANSFERS];
+        (last == number).then_some(refusal)
     }
 
     /// Whether there is room for what a record takes, and what it waits for has happened.

@@ -91,13 +91,14 @@ impl Outbox {
     }
 
     /// Sends what can leave, and takes back the places of what has. With `is_due` a frame without
-    /// records leaves, too, where none with some does. Whether one left that has `head`.
+    /// records leaves, too, where none with some does. `applied` goes with the last frame alone: a
+    /// refusal in a frame before comes before it. Whether that one has left.
     #[inline]
     pub fn step<C: Carrier>(
         &mut self,
         carrier: &mut C,
         link: C::Link,
-        head: FrameHead,
+        (told, head): (u64, FrameHead),
         is_due: bool,
     ) -> Result<bool, RequestError> {
         while self.oldest != self.unsent {
@@ -108,10 +109,11 @@ impl Outbox {
             }
             self.oldest += 1;
         }
-        let mut has_left = false;
-        while self.is_waiting() || (is_due && !has_left && self.has_place(self.unsent)) {
+        while self.is_waiting() || (is_due && self.has_place(self.unsent)) {
+            let is_last = self.unsent == self.filling;
+            let applied = if is_last { head.applied } else { told };
             let frame = self.span(self.unsent);
-            frame.part(0, FRAME_HEAD_BYTES as u64).write(&head.to_bytes());
+            frame.part(0, FRAME_HEAD_BYTES as u64).write(&FrameHead { applied, ..head }.to_bytes());
             let message = Outgoing {
                 region: self.region,
                 address: frame.address(),
@@ -124,13 +126,13 @@ impl Outbox {
                 Err(SubmitError::Failed(error)) => return Err(error),
                 Err(_) => return Err(RequestError::Closed),
             }
-            has_left = true;
-            if self.unsent == self.filling {
+            self.unsent += 1;
+            if is_last {
                 self.filling += 1;
                 self.used[Outbox::place(self.filling)] = FRAME_HEAD_BYTES as u32;
+                return Ok(true);
             }
-            self.unsent += 1;
         }
-        Ok(has_left)
+        Ok(false)
     }
 }

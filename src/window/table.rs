@@ -165,12 +165,15 @@ impl<'m> Table<'m> {
         Ok(())
     }
 
+    /// Whether the exchange of a window has begun and not ended.
+    pub fn is_exchanging(&self, window: Handle) -> Result<bool, WindowError> {
+        Ok(matches!(self.slot(window)?.state, State::Exchanging(_)))
+    }
+
     /// Begins the exchange of a window; gives what the other ranks are to be told.
     pub fn exchange_begin(&mut self, window: Handle) -> Result<Record, WindowError> {
-        match self.slot(window)?.state {
-            State::Registered => {}
-            State::Exchanging(_) => return Err(WindowError::Again),
-            State::Free | State::Open => return Err(WindowError::Exchanged),
+        if self.slot(window)?.state != State::Registered {
+            return Err(WindowError::Exchanged);
         }
         self.exchanges += 1;
         let (number, index) = (self.exchanges, window.index as usize);

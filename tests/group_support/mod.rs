@@ -270,7 +270,7 @@ impl Rank {
     /// The same, with progress for the others until all have come.
     pub fn close(mut self) {
         self.meet();
-        self.group.take().expect("open").close(&mut self.node);
+        assert!(self.group.take().expect("open").close(&mut self.node), "a connection stays");
         self.meet();
     }
 }

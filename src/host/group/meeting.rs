@@ -6,6 +6,7 @@ extern crate std;
 
 use super::error::{BootstrapError, GroupError};
 use crate::base::slab::Handle;
+use crate::base::units::Span as Time;
 use crate::connect::ListenerId;
 use crate::host::endpoint::Closing;
 use crate::host::{Attempt, Endpoint};
@@ -28,6 +29,9 @@ pub trait Bootstrap {
     /// gone.
     fn look(&mut self) -> Result<(), BootstrapError>;
 }
+
+/// How long closing may take: more than what a connection waits for by itself.
+pub(super) const CLOSING: Time = Time::millis(60_000);
 
 /// Connections of a pair: frames, and bytes.
 const KINDS: usize = 2;
@@ -319,7 +323,8 @@ impl<'a> Meeting<'a> {
                 Dial::Made(connection, _) | Dial::Done(connection) => made.push(connection),
             }
         }
-        close_all(self.endpoint, &mut made);
+        let deadline_ns = clock_ns().saturating_add(CLOSING.0);
+        close_all(self.endpoint, &mut made, Endpoint::connection_stop, deadline_ns);
     }
 }
 
@@ -331,11 +336,19 @@ const fn cause(error: SubmitError) -> RequestError {
     }
 }
 
-/// Closes connections, all at a time.
-pub(super) fn close_all(endpoint: &mut Endpoint, connections: &mut Vec<Handle>) {
-    // closing waits for what is on its way, which it bounds itself
-    while !connections.is_empty() {
-        connections.retain(|connection| endpoint.connection_stop(*connection) == Closing::Again);
+/// Closes connections, all at a time; those stay in the list that cannot be closed in time, since
+/// nothing stops what may touch memory for them.
+pub(super) fn close_all(
+    endpoint: &mut Endpoint,
+    connections: &mut Vec<Handle>,
+    close: impl Fn(&mut Endpoint, Handle) -> Closing,
+    deadline_ns: u64,
+) {
+    loop {
+        connections.retain(|connection| close(endpoint, *connection) == Closing::Again);
+        if connections.is_empty() || clock_ns() > deadline_ns {
+            return;
+        }
         endpoint.progress();
     }
 }

@@ -23,7 +23,7 @@ use crate::window::{
 pub use error::{BootstrapError, GroupError, WaitError};
 pub use helper::Helper;
 pub use meeting::Bootstrap;
-use meeting::{Meeting, close_all};
+use meeting::{CLOSING, Meeting, close_all};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::vec::Vec;
@@ -136,12 +136,13 @@ impl Group {
         // as long as needed.
         let mut carver =
             unsafe { Carver::new(block.add(frames_bytes), limits.state_bytes::<Handle>()) };
-        let all = links.iter().flat_map(every_link).collect();
+        let mut all: Vec<Handle> = links.iter().flat_map(every_link).collect();
         let each = |rank: u32| links[rank as usize];
         let opened = group::Group::open(&mut carver, limits, options.rank, (frames, region), each);
         let mut inner = opened.map_err(|_| GroupError::Storage)?;
         if let Err(WindowError::Failed(rank, error)) = inner.begin(endpoint) {
-            close_all(endpoint, &mut links.iter().flat_map(every_link).collect());
+            let deadline_ns = clock_ns().saturating_add(CLOSING.0);
+            close_all(endpoint, &mut all, Endpoint::connection_stop, deadline_ns);
             let _ = endpoint.shared.deregister(region);
             return Err(GroupError::Failed(rank, error));
         }
@@ -159,11 +160,18 @@ impl Group {
         &self.inner
     }
 
-    /// Closes the connections of the group, whatever was issued: flush first. Windows end with it;
-    /// their memory is the caller's again.
-    pub fn close(mut self, endpoint: &mut Endpoint) {
-        close_all(endpoint, &mut self.links);
-        let _ = endpoint.shared.deregister(self.frames);
+    /// Closes the group. What was issued leaves first, within the group's timeout; flush to know
+    /// that it has taken effect. Windows end with it. Whether their memory, and the block, are the
+    /// caller's again: `false` where a rail that nothing can stop may still touch them, until the
+    /// endpoint is closed.
+    pub fn close(mut self, endpoint: &mut Endpoint) -> bool {
+        let deadline_ns = clock_ns().saturating_add(self.timeout.0);
+        while self.inner.is_unsent() && clock_ns() < deadline_ns {
+            self.progress(endpoint);
+        }
+        let deadline_ns = clock_ns().saturating_add(CLOSING.0);
+        close_all(endpoint, &mut self.links, Endpoint::connection_close, deadline_ns);
+        endpoint.shared.deregister(self.frames).is_ok()
     }
 
     /// Moves everything on that can move, of the endpoint and of the group. Whether anything
@@ -234,13 +242,13 @@ impl Group {
         window: Handle,
         timeout: Option<Time>,
     ) -> Result<(), WaitError> {
-        match self.inner.exchange_begin(window) {
-            Ok(()) | Err(WindowError::Again) => {}
-            Err(error) => return Err(error.into()),
-        }
-        self.wait(endpoint, timeout, |group| match group.exchange_begin(window) {
-            Ok(()) | Err(WindowError::Again) => group.exchange_look(window),
-            Err(error) => Err(error),
+        let mut has_begun = false;
+        self.wait(endpoint, timeout, |group| {
+            if !has_begun {
+                group.exchange_begin(window)?;
+                has_begun = true;
+            }
+            group.exchange_look(window)
         })
     }
 

@@ -1,7 +1,7 @@
 //! What records of the peer's do here, and the answers to them.
 #![forbid(unsafe_code)]
 
-use super::{Arriving, Asked, GetState, Lane, Leaving, What, Why};
+use super::{Arriving, Asked, GetState, Lane, Leaving, TRANSFERS, What, Why};
 use crate::transport::RequestError;
 use crate::window::memory::Span;
 use crate::window::table::Table;
@@ -42,7 +42,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
             RecordKind::Got => return self.got_take(record, inline),
             RecordKind::Refused => {
-                self.refused.get_or_insert((record.offset, Refusal::of(record.value)));
+                self.refused_take(record.offset, Refusal::of(record.value));
                 Ok(())
             }
             RecordKind::Share => {
@@ -51,7 +51,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
         };
         if let Err(refusal) = applied {
-            self.refusal.get_or_insert((self.taken, refusal));
+            self.refusals.push((self.taken, refusal));
         }
         Ok(())
     }
@@ -95,6 +95,15 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         }
     }
 
+    /// One of our records was refused: its counter does not grow.
+    fn refused_take(&mut self, number: u64, refusal: Refusal) {
+        self.refused.get_or_insert((number, refusal));
+        let at = self.counting.iter().position(|(counting, _)| *counting == number);
+        if let Some((_, count)) = at.and_then(|at| self.counting.get_mut(at)) {
+            count.value = 0;
+        }
+    }
+
     /// An answer to the oldest get of ours that has none.
     fn got_take(&mut self, record: &Record, inline: Span) -> Result<(), RequestError> {
         let waiting = self.gets.iter().position(|get| get.state == GetState::Waiting);
@@ -102,7 +111,9 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         get.state = GetState::Coming;
         let Asked { number, region, address, length, bytes, .. } = *get;
         if record.flags & REFUSED != 0 {
-            self.refused.get_or_insert((number, Refusal::of(record.value)));
+            let refusal = Refusal::of(record.value);
+            self.refused_gets[number as usize % TRANSFERS] = (number, refusal);
+            self.refused_take(number, refusal);
         } else if record.length != length {
             return Err(RequestError::Protocol);
         } else if record.flags & APART != 0 {
@@ -127,13 +138,13 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         table: &mut Table<'_>,
         reaches_device: impl Fn() -> bool,
     ) {
-        if let Some((number, refusal)) = self.refusal
-            && self.outbox.has_room(EMPTY.frame_bytes())
-        {
-            self.refusal = None;
-            let (offset, value) = (number, refusal as u64);
-            let record = Record { kind: RecordKind::Refused, offset, value, ..EMPTY };
-            self.issue(&record, Span::EMPTY);
+        while let Some((offset, refusal)) = self.refusals.front().copied() {
+            if !self.outbox.has_room(EMPTY.frame_bytes()) {
+                return;
+            }
+            self.refusals.pop();
+            let value = refusal as u64;
+            self.issue(&Record { kind: RecordKind::Refused, offset, value, ..EMPTY }, Span::EMPTY);
         }
         while let Some(ask) = self.asks.front().copied() {
             let mut got = Record { length: ask.length, ..EMPTY };
