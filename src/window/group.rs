@@ -318,7 +318,8 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     ) -> Result<Ticket, WindowError> {
         let (mut record, flags, _) =
             self.record(RecordKind::Get, (window, rank), (offset, local.length))?;
-        if self.is_apart(carrier, rank, local, flags)? {
+        let is_apart = self.is_apart(carrier, rank, local, flags)?;
+        if is_apart {
             record.flags |= APART;
         }
         let lane = self.lane(rank)?;
@@ -331,7 +332,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         let number = lane.issue(&record, Span::EMPTY);
         let Local { region, address, length, bytes } = *local;
         let state = GetState::Waiting;
-        lane.gets.push(Asked { number, region, address, length, bytes, state });
+        lane.gets.push(Asked { number, region, address, length, bytes, is_apart, state });
         Ok(Ticket::new(rank, number))
     }
 
@@ -383,17 +384,19 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(ticket.rank(), error)))
     }
 
-    /// Asks a rank to say when all that was issued to it has taken effect, and whether it has. An
-    /// error: something was refused since it was asked last; the rest has taken effect.
+    /// Asks a rank to say when all that was issued to it has taken effect, and whether it has; local
+    /// buffers may be used again then, too. An error: something was refused since it was asked last;
+    /// the rest has taken effect.
     pub fn flush(&mut self, rank: u32) -> Result<Flushed, WindowError> {
         let lane = self.lane(rank)?;
-        if lane.applied == lane.issued && lane.gets.is_empty() {
+        if lane.applied != lane.issued {
+            lane.wants_applied = true;
+        } else if lane.local_through() == lane.issued {
             return match lane.refused.take() {
                 Some((_, refusal)) => Err(refusal.into()),
                 None => Ok(Flushed::Done),
             };
         }
-        lane.wants_applied = true;
         Ok(Flushed::Waiting(rank))
     }
 

@@ -100,7 +100,11 @@ impl Inbox {
             Ok(None) => return Ok(Read::Nothing),
             Err(_) => return Err(RequestError::Closed),
         };
-        outcome.result?;
+        match outcome.result {
+            // longer than any frame
+            Err(RequestError::Truncated) => return Err(RequestError::Protocol),
+            result => result?,
+        }
         let length = outcome.lengths[0];
         let head = self.span(self.next).part(0, length).frame_head();
         let head = head.ok_or(RequestError::Protocol)?;

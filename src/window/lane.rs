@@ -98,6 +98,8 @@ pub(super) struct Asked {
     pub length: u64,
     /// The same memory, where the CPU reaches it.
     pub bytes: Span,
+    /// The answer's bytes must not come inline: the CPU may not reach the buffer.
+    pub is_apart: bool,
     pub state: GetState,
 }
 

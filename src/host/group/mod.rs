@@ -292,7 +292,8 @@ impl Group {
         timeout: Option<Time>,
     ) -> Result<(), WaitError> {
         let ranks = match rank {
-            Some(rank) => rank..rank.saturating_add(1),
+            Some(rank) if rank >= self.inner.ranks() => return Err(WindowError::Rank.into()),
+            Some(rank) => rank..rank + 1,
             None => 0..self.inner.ranks(),
         };
         let (mut next, end) = (ranks.start, ranks.end);

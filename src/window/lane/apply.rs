@@ -109,12 +109,12 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         let waiting = self.gets.iter().position(|get| get.state == GetState::Waiting);
         let get = waiting.and_then(|at| self.gets.get_mut(at)).ok_or(RequestError::Protocol)?;
         get.state = GetState::Coming;
-        let Asked { number, region, address, length, bytes, .. } = *get;
+        let Asked { number, region, address, length, bytes, is_apart, .. } = *get;
         if record.flags & REFUSED != 0 {
             let refusal = Refusal::of(record.value);
             self.refused_gets[number as usize % TRANSFERS] = (number, refusal);
             self.refused_take(number, refusal);
-        } else if record.length != length {
+        } else if record.length != length || (is_apart && record.flags & APART == 0) {
             return Err(RequestError::Protocol);
         } else if record.flags & APART != 0 {
             let (number, what) = (self.taken, What::Answer);
