@@ -6,6 +6,7 @@ mod host_support;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::window::{Comparison, Put};
 use group_support::run;
+use group_support::suite::{Place, Rail, fill};
 use host_support::small;
 
 fn ring(options: &Options, ranks: u32) {
@@ -50,4 +51,35 @@ fn a_ring_over_tcp() {
 #[test]
 fn a_ring_over_loopback() {
     ring(&Options { device: DeviceKind::Loopback, ..small(16) }, 1);
+}
+
+/// The table of what needs no special set-up. Rails of other programs: `one_sided_libfabric`,
+/// `one_sided_verbs` and `one_sided_gpu`.
+#[test]
+fn every_row_on_every_rail() {
+    let shm = Rail::new("shm", DeviceKind::SharedMemory, 3);
+    let private =
+        Rail { place: Place::Private, ..Rail::new("shm, private", DeviceKind::SharedMemory, 2) };
+    let rings = Rail {
+        settings: vec![("CROSSTIE_KERNEL_COPY", "0".into())],
+        place: Place::Private,
+        ..Rail::new("shm, no CMA", DeviceKind::SharedMemory, 2)
+    };
+    let mixed = Rail {
+        settings: vec![("CROSSTIE_SOCKET_IFNAME", "=lo".into())],
+        // the last rank says that it is on another host
+        settings_of: |rank| match rank {
+            2 => vec![("CROSSTIE_NODE_ID", "1111222233334444".into())],
+            _ => Vec::new(),
+        },
+        ..Rail::new("shm and TCP", DeviceKind::Host, 3)
+    };
+    fill(&[
+        Rail::new("loopback", DeviceKind::Loopback, 1),
+        shm,
+        private,
+        rings,
+        Rail::new("TCP", DeviceKind::Tcp, 3),
+        mixed,
+    ]);
 }

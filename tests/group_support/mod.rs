@@ -1,6 +1,11 @@
 //! Ranks of a group as threads of a test, each with an endpoint of its own.
 #![allow(dead_code)]
 
+pub mod moves;
+pub mod rules;
+pub mod suite;
+pub mod words;
+
 use super::host_support::Node;
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::slab::Handle;
