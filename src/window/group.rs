@@ -13,7 +13,8 @@ use crate::base::carve::{BlockTooSmall, Carver};
 use crate::base::slab::Handle;
 use crate::transport::{RequestError, SubmitError};
 use crate::wire::one_sided::{
-    APART, DEVICE, FENCE, FRAME_BYTES, INLINE_BYTES_MAX, READ_ONLY, Record, RecordKind, SIGNAL,
+    APART, DEVICE, FENCE, FRAME_BYTES, INLINE_BYTES_MAX, READ_ONLY, RECORD_BYTES, Record,
+    RecordKind, SIGNAL,
 };
 
 /// Names an operation whose local buffer is in use: rank in the upper 16 bits, the number of its
@@ -191,8 +192,9 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         if self.table.is_exchanging(window)? {
             return Ok(());
         }
-        let bytes = crate::wire::one_sided::RECORD_BYTES;
-        if !self.lanes.iter().all(|lane| lane.failed.is_some() || lane.outbox.has_room(bytes)) {
+        let can_issue =
+            |lane: &Lane<L>| lane.failed.is_some() || lane.can_issue(RECORD_BYTES, false);
+        if !self.lanes.iter().all(can_issue) {
             return Err(WindowError::Again);
         }
         let share = self.table.exchange_begin(window)?;
@@ -275,7 +277,8 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         if is_apart {
             record.flags |= APART;
         }
-        if !lane.outbox.has_room(record.frame_bytes()) || (is_apart && lane.leaving.is_full()) {
+        let can_issue = lane.can_issue(record.frame_bytes(), lane.fences);
+        if !can_issue || (is_apart && lane.leaving.is_full()) {
             return Err(WindowError::Again);
         }
         if core::mem::take(&mut lane.fences) {
@@ -323,7 +326,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
             record.flags |= APART;
         }
         let lane = self.lane(rank)?;
-        if !lane.outbox.has_room(record.frame_bytes()) || lane.gets.is_full() {
+        if !lane.can_issue(record.frame_bytes(), lane.fences) || lane.gets.is_full() {
             return Err(WindowError::Again);
         }
         if core::mem::take(&mut lane.fences) {
@@ -353,8 +356,8 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         (record.id, record.value) = (id, value);
         let count = self.count(window, counter)?;
         let lane = self.lane(rank)?;
-        let has_room = lane.outbox.has_room(record.frame_bytes());
-        if !has_room || (count.is_some() && lane.counting.is_full()) {
+        let can_issue = lane.can_issue(record.frame_bytes(), fence || lane.fences);
+        if !can_issue || (count.is_some() && lane.counting.is_full()) {
             return Err(WindowError::Again);
         }
         if core::mem::take(&mut lane.fences) || fence {
@@ -384,8 +387,8 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(ticket.rank(), error)))
     }
 
-    /// Asks a rank to say when all that was issued to it has taken effect, and whether it has; local
-    /// buffers may be used again then, too. An error: something was refused since it was asked last;
+    /// Asks a rank to say when all that was issued to it has taken effect, and whether it has; then
+    /// local buffers may be used again, too. An error: something was refused since the last flush;
     /// the rest has taken effect.
     pub fn flush(&mut self, rank: u32) -> Result<Flushed, WindowError> {
         let lane = self.lane(rank)?;
@@ -435,8 +438,9 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     /// Comes to a barrier of a window, once however often it is called before the barrier is
     /// passed. Each rank has seen all that the others had issued before they came.
     pub fn barrier_enter(&mut self, window: Handle, id: u16) -> Result<(), WindowError> {
-        let bytes = crate::wire::one_sided::RECORD_BYTES;
-        if !self.lanes.iter().all(|lane| lane.failed.is_some() || lane.outbox.has_room(bytes)) {
+        let can_issue =
+            |lane: &Lane<L>| lane.failed.is_some() || lane.can_issue(RECORD_BYTES, true);
+        if !self.lanes.iter().all(can_issue) {
             return Err(WindowError::Again);
         }
         if !self.table.barrier_enter(window, id)? {

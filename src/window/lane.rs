@@ -175,6 +175,13 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         }
     }
 
+    /// Whether a record of so many bytes in its frame can be issued now. One with a fence waits for
+    /// gets: the owner does not.
+    #[inline]
+    pub fn can_issue(&self, bytes: usize, has_fence: bool) -> bool {
+        self.outbox.has_room(bytes) && !(has_fence && !self.gets.is_empty())
+    }
+
     /// Issues a record that has room; its number.
     #[inline]
     pub fn issue(&mut self, record: &Record, inline: Span) -> u64 {
@@ -421,9 +428,9 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
 
     /// Whether there is room for what a record takes, and what it waits for has happened.
     fn can_take(&self, record: &Record) -> bool {
-        let answers = self.leaving.iter().any(|leaving| matches!(leaving.why, Why::Answer(_)));
-        let is_idle = self.arriving.is_empty() && self.asks.is_empty() && !answers;
-        let waits_for_earlier = record.flags & FENCE != 0 && !is_idle;
+        // gets are no reason: their origin issues no fence before they have ended, so that answers
+        // behind a record that waits are not what it waits for
+        let waits_for_earlier = record.flags & FENCE != 0 && !self.arriving.is_empty();
         let waits_for_room = (record.is_apart() && self.arriving.is_full())
             || (record.kind == RecordKind::Get && self.asks.is_full());
         !waits_for_earlier && !waits_for_room
