@@ -4,11 +4,11 @@
 use super::carrier::Carrier;
 use super::error::WindowError;
 use super::inbox::Inbox;
-use super::lane::{Asked, Count, GetState, Lane, Leaving, Links, Why};
+use super::lane::{Asked, GetState, Lane, Leaving, Links, Why};
 use super::limits::Limits;
 use super::memory::Span;
 use super::outbox::{FRAMES, Outbox};
-use super::table::{Table, WindowMemory};
+use super::table::{Count, Table, WindowMemory};
 use crate::base::carve::{BlockTooSmall, Carver};
 use crate::base::slab::Handle;
 use crate::transport::{RequestError, SubmitError};
@@ -295,8 +295,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
                 count,
             });
         } else if let Some(count) = count {
-            let counter = self.table.counter(count.at);
-            *counter = counter.wrapping_add(count.value);
+            self.table.counter_add(count);
         }
         Ok(Ticket::new(put.rank, number))
     }
@@ -307,7 +306,8 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         counter: Option<(u16, u64)>,
     ) -> Result<Option<Count>, WindowError> {
         let Some((id, value)) = counter else { return Ok(None) };
-        Ok(Some(Count { at: self.table.counter_at(window, id)?, value }))
+        let at = self.table.counter_at(window, id)?;
+        Ok(Some(Count { at, generation: window.generation, value }))
     }
 
     /// Gets bytes of a rank's part of a window into a local buffer. They are there when the ticket

@@ -8,7 +8,7 @@ use super::fifo::Fifo;
 use super::inbox::{Inbox, Read};
 use super::memory::Span;
 use super::outbox::{Outbox, TAG};
-use super::table::Table;
+use super::table::{Count, Table};
 use crate::base::slab::Handle;
 use crate::transport::{Incoming, Outgoing, RequestError, RequestId, SubmitError};
 use crate::wire::one_sided::{FENCE, FrameHead, Record, RecordKind, Refusal};
@@ -34,14 +34,6 @@ pub struct Links<L> {
     pub bytes_out: L,
     /// Carries the peer's bytes.
     pub bytes_in: L,
-}
-
-/// A counter that grows.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Count {
-    /// Its place in the table.
-    pub at: u32,
-    pub value: u64,
 }
 
 /// Bytes that leave apart from their record.
@@ -303,8 +295,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
             let Some(done) = self.leaving.pop() else { break };
             if let Some(count) = done.count {
-                let counter = table.counter(count.at);
-                *counter = counter.wrapping_add(count.value);
+                table.counter_add(count);
             }
             if let Why::Answer(window) = done.why {
                 table.transfer_count(window, false);
@@ -415,8 +406,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
                 break;
             }
             self.counting.pop();
-            let counter = table.counter(count.at);
-            *counter = counter.wrapping_add(count.value);
+            table.counter_add(count);
         }
     }
 

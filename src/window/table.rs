@@ -45,6 +45,15 @@ pub(super) struct Slot {
     transfers: u32,
 }
 
+/// A counter that grows.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Count {
+    /// Its place, and which use of that.
+    pub at: u32,
+    pub generation: u32,
+    pub value: u64,
+}
+
 /// What one rank has told of its part of a window.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Share {
@@ -339,6 +348,15 @@ impl<'m> Table<'m> {
     /// A counter.
     pub fn counter(&mut self, at: u32) -> &mut u64 {
         &mut self.counters[at as usize]
+    }
+
+    /// Lets a counter grow, if its window is still there.
+    pub fn counter_add(&mut self, count: Count) {
+        let slot = &self.slots[(count.at / self.limits.counters_max) as usize];
+        if slot.generation.is(count.generation) {
+            let counter = self.counter(count.at);
+            *counter = counter.wrapping_add(count.value);
+        }
     }
 
     /// Takes in that a rank has come to a barrier.
