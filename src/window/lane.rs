@@ -171,7 +171,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     /// gets: the owner does not.
     #[inline]
     pub fn can_issue(&self, bytes: usize, has_fence: bool) -> bool {
-        self.outbox.has_room(bytes) && !(has_fence && !self.gets.is_empty())
+        (!has_fence || self.gets.is_empty()) && self.outbox.has_room(bytes)
     }
 
     /// Issues a record that has room; its number.
