@@ -4,8 +4,7 @@
 #ifndef GPU_H
 #define GPU_H
 
-#include "example.h"
-#include "launch.h"
+#include "ranks.h"
 
 #include <dlfcn.h>
 
@@ -133,7 +132,6 @@ static inline void gpu_runs(void)
 
 // ---------------------------------------------------------------- two processes, one connection
 
-static struct launch launch;  // under a launcher; else its size is 0
 static xtie_connection *connection;
 static struct {
     void (*open)(int side);  // opens the endpoint; side 1 connects

@@ -7,6 +7,9 @@
 //         launch_gather(&launch, &mine, sizeof mine, all);  // all: launch.size parts, by rank
 //         launch_look(&launch);            // while others are waited for: are they there?
 //         launch_barrier(&launch);
+//         config.context = &launch;        // of xtie_group_config, to open a group of the ranks
+//         config.gather = launch_group_gather;
+//         config.look = launch_group_look;
 //         launch_end(&launch);
 //     }
 //
@@ -558,6 +561,20 @@ static inline void launch_gather(struct launch *launch, const void *mine, size_t
         launch_part(launch->fds[rank], parts + (size_t)rank * bytes, bytes, 0);
     for (int rank = 1; rank < launch->size; rank++)
         launch_part(launch->fds[rank], parts, bytes * (size_t)launch->size, 1);
+}
+
+// The two functions of xtie_group_config, whose context is the launch. Where a rank is gone, they
+// end the program, as the two above do.
+static inline int launch_group_gather(void *launch, const void *mine, size_t bytes, void *all)
+{
+    launch_gather(launch, mine, bytes, all);
+    return 0;
+}
+
+static inline int launch_group_look(void *launch)
+{
+    launch_look(launch);
+    return 0;
 }
 
 // Returns when all ranks are here.

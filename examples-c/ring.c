@@ -3,10 +3,7 @@
 //     mpirun -n 4 ring           or srun, or torchrun --no-python: any launcher of launch.h
 //     ring                       forks four ranks
 #define _POSIX_C_SOURCE 200809L
-#include "example.h"
-#include "launch.h"
-
-#include <signal.h>
+#include "ranks.h"
 
 enum { REQUESTS = 64, WINDOW = 16, ALONE = 4 };
 #define BYTES_MAX ((size_t)1 << 20)
@@ -21,7 +18,6 @@ static const struct {
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
 XTIE_ENDPOINT_STORAGE(storage, 2, REQUESTS, 4);
-static struct launch launch;
 static xtie_connection *next, *previous;
 static xtie_memory *memory;
 static unsigned char *source, *target;  // WINDOW messages each
@@ -128,66 +124,11 @@ static void run(void)
     launch_end(&launch);
 }
 
-// A port that nobody has.
-static int port_free(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t length = sizeof address;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &length) != 0)
-        fail("no port");
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
-// Without a launcher: one for ourselves.
-static int fork_ranks(void)
-{
-    char meeting[64], number[16];
-    pid_t ranks[ALONE];
-    snprintf(meeting, sizeof meeting, "127.0.0.1:%d", port_free());
-    setenv("CROSSTIE_RENDEZVOUS", meeting, 1);
-    snprintf(number, sizeof number, "%d", ALONE);
-    setenv("CROSSTIE_SIZE", number, 1);
-    for (int rank = 0; rank < ALONE; rank++) {
-        snprintf(number, sizeof number, "%d", rank);
-        setenv("CROSSTIE_RANK", number, 1);
-        pid_t parent = getpid();
-        ranks[rank] = fork();
-        if (ranks[rank] < 0)
-            fail("no process");
-        if (ranks[rank] == 0) {
-            end_with(parent);
-            launch_find(&launch);
-            run();
-            return 0;
-        }
-    }
-    int failed = 0;
-    for (int left = ALONE; left > 0; left--) {
-        int status = 0;
-        pid_t ended = wait(&status);
-        for (int rank = 0; rank < ALONE; rank++) {
-            if (ranks[rank] == ended)
-                ranks[rank] = 0;
-            else if (status != 0 && ranks[rank] != 0)
-                kill(ranks[rank], SIGTERM);  // the others would wait for it
-        }
-        failed |= status != 0;
-    }
-    return failed;
-}
-
 int main(int argc, char **argv)
 {
     if (argc != 1) {
         fprintf(stderr, "usage: %s, alone or under mpirun, srun or torchrun\n", argv[0]);
         return 2;
     }
-    if (!launch_find(&launch))
-        return fork_ranks();
-    run();
-    return 0;
+    return run_ranks(ALONE, run);
 }

@@ -59,6 +59,30 @@
 //         xtie_endpoint_progress(endpoint, NULL);
 //     xtie_endpoint_close(endpoint);
 //
+// GROUPS. Instead of messages, the ranks of a *group* may put bytes into each other's memory and
+// signal that. A *window* is memory that each rank gives to the others: its part, of any size. A
+// *signal* is a word of a window that other ranks add to; a *counter* is such a word at the rank
+// that starts an operation. A *ticket* names an operation. Starting one never blocks: XTIE_AGAIN
+// means that there is no room now. Opening, exchanging and waiting block, for a time that is given.
+// An operation takes effect while the rank that has the window makes progress. On each of n ranks:
+//
+//     xtie_group_config config = {.struct_size = sizeof config};
+//     config.rank = rank;
+//     config.ranks = n;
+//     config.windows_max = config.signals_max = config.barriers_max = 1;
+//     config.gather = gather;  // a function of the program's: how the ranks meet
+//     xtie_group *group = NULL;
+//     xtie_group_open(endpoint, storage, sizeof storage, &config, &group);
+//     xtie_window_alloc(group, 8192, 0, &data, &memory, &window);
+//     xtie_window_exchange(group, window, 0);
+//     xtie_transfer transfer = {data, 4096, memory, 4096, (rank + 1) % n, 0};
+//     xtie_add signal = {0, 0, 1};  // signal 0 grows by 1
+//     while (xtie_window_put_signal(group, window, &transfer, &signal, NULL) == XTIE_AGAIN)
+//         xtie_group_progress(group);
+//     xtie_window_wait_signal(group, window, 0, XTIE_COMPARE_GREATER_EQUAL, 1, 0);
+//     xtie_window_barrier(group, window, 0, 0);
+//     xtie_group_close(group);
+//
 // UNITS. Sizes are bytes; a name ends in its unit or bound: _bytes, _ms, _max. Text is UTF-8.
 //
 // THREADS. An endpoint has one thread at a time, which alone may call the functions whose comment
@@ -79,20 +103,22 @@
 // OWNERSHIP. The storage is the library's from open to close, and must not move. A buffer is the
 // library's from isend or irecv until its request has ended. Structures and handles are read during
 // the call. What open, listen, accept, connect, register and alloc give stands until the function
-// that ends it. xtie_endpoint * is a pointer; all other objects are numbers in a pointer's clothes,
-// never followed, and using one after its end is an error with a code of its own. Objects belong to
-// the endpoint that gave them. After fork(), endpoints belong to the parent; the child opens its own.
+// that ends it. xtie_endpoint * and xtie_group * are pointers; all other objects are numbers in a
+// pointer's clothes, never followed, and using one after its end is an error with a code of its
+// own. Objects belong to the endpoint or group that gave them. After fork(), endpoints belong to
+// the parent; the child opens its own.
 //
 // ERRORS. Functions return an int: XTIE_OK, XTIE_AGAIN, or a negative XTIE_ERR_ code. A call that
 // failed has changed nothing and written no output (the exceptions are said: xtie_request_test and
 // xtie_endpoint_connect). xtie_result_str has a sentence for each code, xtie_endpoint_error the
 // particulars, with the peer's name. A bug of the library never unwinds into the program: the
 // endpoint is poisoned, and from then on answers XTIE_ERR_POISONED. XTIE_ERR_NULL is for an
-// endpoint, storage, a structure, an array of buffers, memory to register and an output that are
-// NULL, but for outputs that may be (events_out, sizes_out, requests_out, userdata). An object that
-// is NULL names none, and has the code for that: XTIE_ERR_CONNECTION, XTIE_ERR_LISTENER,
-// XTIE_ERR_MEMORY, of a request XTIE_ERR_STALE. So has a message: bytes at NULL lie outside of
-// their memory (XTIE_ERR_RANGE), and where there are none, neither data nor memory is looked at.
+// endpoint, a group, storage, a structure, an array of buffers, memory to register and an output
+// that are NULL, but for outputs that may be (events_out, sizes_out, requests_out, ticket_out,
+// userdata). An object that is NULL names none, and has the code for that: XTIE_ERR_CONNECTION,
+// XTIE_ERR_LISTENER, XTIE_ERR_MEMORY, XTIE_ERR_WINDOW, of a request XTIE_ERR_STALE. So has a
+// message: bytes at NULL lie outside of their memory (XTIE_ERR_RANGE), and where there are none,
+// neither data nor memory is looked at.
 //
 // STRUCTURES that the program fills begin with struct_size, which it sets to sizeof; they are read
 // as far as that says. Later versions only lengthen them: shorter ones are taken as they are,
@@ -152,6 +178,23 @@
     (XTIE_ENDPOINT_BYTES(connections_max, requests_max, regions_max) +                             \
      (size_t)(connections_max) * (size_t)XTIE_BYTES_LOOPBACK +                                     \
      XTIE_OPERATIONS(connections_max) * (size_t)XTIE_BYTES_LOOPBACK_OPERATION)
+
+// Storage of a group in bytes, as an integer constant expression: what xtie_group_size says for a
+// configuration with these limits.
+#define XTIE_GROUP_BYTES(ranks, windows_max, signals_max, counters_max, barriers_max)              \
+    (((size_t)XTIE_BYTES_GROUP + (size_t)(ranks) * (size_t)XTIE_BYTES_GROUP_RANK +                 \
+      (size_t)(windows_max) * (size_t)XTIE_BYTES_GROUP_WINDOW +                                    \
+      (size_t)(windows_max) * (size_t)(ranks) * (size_t)XTIE_BYTES_GROUP_SHARE +                   \
+      (size_t)(windows_max) *                                                                      \
+          ((size_t)(ranks) * ((size_t)(signals_max) + (size_t)(barriers_max)) +                    \
+           (size_t)(counters_max) + (size_t)(barriers_max)) *                                      \
+          (size_t)XTIE_BYTES_GROUP_WORD +                                                          \
+      XTIE_STORAGE_ALIGN - 1) /                                                                    \
+     XTIE_STORAGE_ALIGN * XTIE_STORAGE_ALIGN)
+
+// Connections that a group takes of its endpoint: two to each rank, and both ends of those to this
+// rank itself.
+#define XTIE_GROUP_CONNECTIONS(ranks) (2 * (ranks) + 2)
 
 // Declares a static array that an endpoint can be opened in, with the default rails_max. For
 // another, an array of XTIE_ENDPOINT_BYTES(c, r, m) - XTIE_RAILS_BYTES(c, 2) +
@@ -262,6 +305,48 @@
 // Kind of memory: of a GPU, by CUDA. The GPU is found by the address.
 #define XTIE_MEMORY_CUDA 2
 
+// As a timeout: none.
+#define XTIE_NO_TIMEOUT UINT32_MAX
+
+// All ranks of a group, where a function takes that.
+#define XTIE_RANK_ALL UINT32_MAX
+
+// Term of XTIE_GROUP_BYTES: a group without anything.
+#define XTIE_BYTES_GROUP 1024
+
+// Term of XTIE_GROUP_BYTES: a rank.
+#define XTIE_BYTES_GROUP_RANK 73728
+
+// Term of XTIE_GROUP_BYTES: a window.
+#define XTIE_BYTES_GROUP_WINDOW 128
+
+// Term of XTIE_GROUP_BYTES: a window at a rank.
+#define XTIE_BYTES_GROUP_SHARE 64
+
+// Term of XTIE_GROUP_BYTES: a counter, or a signal or a barrier of one rank.
+#define XTIE_BYTES_GROUP_WORD 8
+
+// Flag of a window: other ranks may read this rank's part of it, and not write to it.
+#define XTIE_WINDOW_READ_ONLY 1
+
+// Comparison of a wait: the word is the value.
+#define XTIE_COMPARE_EQUAL 1
+
+// Comparison of a wait: the word is not the value.
+#define XTIE_COMPARE_NOT_EQUAL 2
+
+// Comparison of a wait: the word is larger.
+#define XTIE_COMPARE_GREATER 3
+
+// Comparison of a wait: the word is larger, or the value.
+#define XTIE_COMPARE_GREATER_EQUAL 4
+
+// Comparison of a wait: the word is smaller.
+#define XTIE_COMPARE_LESS 5
+
+// Comparison of a wait: the word is smaller, or the value.
+#define XTIE_COMPARE_LESS_EQUAL 6
+
 // State of a rail: not in use; it was never up, or is being connected again.
 #define XTIE_RAIL_STATE_DOWN 0
 
@@ -312,7 +397,7 @@ typedef enum xtie_result {
     XTIE_ERR_DEVICE_UNAVAILABLE = -7,
     // The storage is not aligned to XTIE_STORAGE_ALIGN bytes.
     XTIE_ERR_STORAGE_ALIGN = -8,
-    // The storage is smaller than xtie_endpoint_size asks for.
+    // The storage is smaller than xtie_endpoint_size, or xtie_group_size, asks for.
     XTIE_ERR_STORAGE_SIZE = -9,
     // connections_max is not from 1 to 65536.
     XTIE_ERR_CONNECTIONS_MAX = -10,
@@ -331,6 +416,10 @@ typedef enum xtie_result {
     XTIE_ERR_TEXT = -15,
     // An endpoint that is not closed stands in the storage.
     XTIE_ERR_STORAGE_IN_USE = -16,
+    // A limit of the group is out of range; the log says which.
+    XTIE_ERR_GROUP_LIMITS = -17,
+    // The comparison is none of XTIE_COMPARE_.
+    XTIE_ERR_COMPARISON = -18,
     // The pointer is not one that xtie_endpoint_open gave.
     XTIE_ERR_ENDPOINT = -20,
     // The endpoint is closed.
@@ -349,6 +438,8 @@ typedef enum xtie_result {
     XTIE_ERR_MEMORY = -27,
     // The request was tested to its end, or never was one of this endpoint.
     XTIE_ERR_STALE = -28,
+    // The pointer is not one that xtie_group_open gave.
+    XTIE_ERR_NO_GROUP = -29,
     // The buffer does not lie inside the memory that was named for it.
     XTIE_ERR_RANGE = -30,
     // The range to register is empty, or longer than can be, or wraps around the address space.
@@ -361,6 +452,14 @@ typedef enum xtie_result {
     XTIE_ERR_TOO_LONG = -34,
     // The request is under way already, or has ended: test it until it says so.
     XTIE_ERR_UNDER_WAY = -35,
+    // The bytes do not lie inside that rank's part of the window.
+    XTIE_ERR_WINDOW_RANGE = -36,
+    // Other ranks may only read that rank's part of the window.
+    XTIE_ERR_READ_ONLY = -37,
+    // The window has no signal, counter or barrier of that number.
+    XTIE_ERR_ID = -38,
+    // The group has no rank of that number.
+    XTIE_ERR_RANK = -39,
     // As much memory is registered as regions_max allows.
     XTIE_ERR_REGIONS_FULL = -40,
     // All listeners are in use.
@@ -376,6 +475,8 @@ typedef enum xtie_result {
     XTIE_ERR_NO_MEMORY = -45,
     // The operating system refused.
     XTIE_ERR_SYSTEM = -46,
+    // All windows of the group are in use.
+    XTIE_ERR_WINDOWS_FULL = -47,
     // The handle is damaged.
     XTIE_ERR_HANDLE_CORRUPT = -50,
     // The bytes are not a handle of this library.
@@ -412,6 +513,10 @@ typedef enum xtie_result {
     XTIE_ERR_PROTOCOL = -65,
     // The rail failed.
     XTIE_ERR_FABRIC = -66,
+    // The rank that has the window could not move the bytes.
+    XTIE_ERR_WINDOW_MEMORY = -67,
+    // That rank has freed its part of the window.
+    XTIE_ERR_WINDOW_FREED = -68,
     // One side does not let the other in: the shared keys differ, or one alone has one
     // (CROSSTIE_KEY_FILE); or on this host, without a key, it is another user's process
     // (CROSSTIE_ALLOW_UIDS).
@@ -454,6 +559,27 @@ typedef enum xtie_result {
     XTIE_ERR_DMABUF = -85,
     // The memory ends beyond the dma-buf.
     XTIE_ERR_DMABUF_RANGE = -86,
+    // The time that was given has passed.
+    XTIE_ERR_TIMEOUT = -87,
+    // The group was aborted (xtie_group_abort).
+    XTIE_ERR_ABORTED = -88,
+    // A rank opens another group than this one: another number of ranks, another rank's number, or
+    // a library of another version.
+    XTIE_ERR_GROUP_MISMATCH = -89,
+    // gather or look of the group's configuration has failed.
+    XTIE_ERR_BOOTSTRAP = -90,
+    // A rank did not come in time.
+    XTIE_ERR_RANK_MISSING = -91,
+    // Another rank could not open its group; its own error says why.
+    XTIE_ERR_RANK_FAILED = -92,
+    // The window was not exchanged yet.
+    XTIE_ERR_NOT_EXCHANGED = -93,
+    // The window was exchanged already.
+    XTIE_ERR_EXCHANGED = -94,
+    // The window was freed, or never was one of this group.
+    XTIE_ERR_WINDOW = -95,
+    // The group is closed, or its endpoint was.
+    XTIE_ERR_GROUP_CLOSED = -96,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -464,6 +590,9 @@ typedef struct xtie_connection xtie_connection;
 
 // An endpoint: the address of the storage it was opened in. All other objects belong to one.
 typedef struct xtie_endpoint xtie_endpoint;
+
+// A group of ranks: the address of the storage it was opened in. It belongs to an endpoint.
+typedef struct xtie_group xtie_group;
 
 // Takes connections from other endpoints.
 typedef struct xtie_listener xtie_listener;
@@ -476,6 +605,9 @@ struct xtie_provider_ops;
 
 // An outstanding send, or group of receives.
 typedef struct xtie_request xtie_request;
+
+// Memory that each rank of a group gives to the others.
+typedef struct xtie_window xtie_window;
 
 // Receives log messages: userdata as given to xtie_log_set, one of XTIE_LOG_, and a text that is
 // valid during the call: UTF-8 of 1280 bytes at most before its zero; what is longer is cut. It
@@ -586,6 +718,72 @@ typedef struct xtie_memory_options {
     // Where the first byte of the memory lies in the dma-buf.
     uint64_t dmabuf_offset;
 } xtie_memory_options;
+
+// Gives bytes of this rank to all, and takes those of all ranks: the program's, by a launcher, MPI
+// or a file. context as of the configuration; mine: bytes bytes of this rank; all: room for
+// ranks * bytes, in the order of the ranks, also this rank's own. Every rank's is called as often,
+// with as many bytes. Returns 0 when all ranks have given theirs, or a code of its own in bounded
+// time: a rank does not come. It must not call functions of the group's endpoint.
+typedef int (*xtie_gather_function)(void *context, const void *mine, size_t bytes, void *all);
+
+// Called again and again while a rank waits for others to connect: 0, or a code of the program's
+// own when one is known to be gone. It must not call functions of the group's endpoint.
+typedef int (*xtie_look_function)(void *context);
+
+// What a group is opened with. Set struct_size, rank, ranks, windows_max and gather; a field that
+// is zero stands for what its comment says.
+typedef struct xtie_group_config {
+    // sizeof(xtie_group_config).
+    uint32_t struct_size;
+    // This rank, from 0 on.
+    uint32_t rank;
+    // How many ranks there are, 1 to 4096; the same at all.
+    uint32_t ranks;
+    // Most windows at a time, 1 to 1024.
+    uint32_t windows_max;
+    // Signals of each window, 0 to 4096. A rank's signals are those of its own configuration.
+    uint32_t signals_max;
+    // Counters of each window, 0 to 4096.
+    uint32_t counters_max;
+    // Barriers of each window, 0 to 4096; the same at all ranks.
+    uint32_t barriers_max;
+    // How long opening, and each wait whose timeout is zero, may take, in milliseconds; 0: 30000.
+    // XTIE_NO_TIMEOUT: without end.
+    uint32_t timeout_ms;
+    // Handed to gather and look, otherwise not looked at.
+    void *context;
+    // How the ranks meet; not NULL.
+    xtie_gather_function gather;
+    // NULL: the time alone ends the wait for a rank that is gone.
+    xtie_look_function look;
+} xtie_group_config;
+
+// Bytes that go from this rank to another's part of a window, or come from there. Of fixed size:
+// it will not grow.
+typedef struct xtie_transfer {
+    // First byte at this rank; may be NULL when bytes is zero.
+    void *data;
+    // How many bytes.
+    size_t bytes;
+    // The registered memory that data lies in; may be NULL when bytes is zero.
+    struct xtie_memory *memory;
+    // Where they go to, or come from, in that rank's part of the window, in bytes.
+    uint64_t offset;
+    // The rank, also this one.
+    uint32_t rank;
+    // Zero.
+    uint32_t reserved;
+} xtie_transfer;
+
+// A signal or counter of a window, and by how much it grows.
+typedef struct xtie_add {
+    // Its number, from 0 on.
+    uint32_t id;
+    // Zero.
+    uint32_t reserved;
+    // What is added to it, modulo 2^64.
+    uint64_t value;
+} xtie_add;
 
 // Counts since an endpoint was opened. Set struct_size before xtie_endpoint_stats.
 typedef struct xtie_stats {
@@ -1173,6 +1371,399 @@ int xtie_request_test(struct xtie_endpoint *endpoint,
 //     already is under way in this sense.
 // Threads: the endpoint's. Cost: data path.
 int xtie_request_cancel(struct xtie_endpoint *endpoint, struct xtie_request *request);
+
+// ---- Group -------------------------------------------------------------------------------------
+//
+// How much storage a group takes; XTIE_GROUP_BYTES says the same to the compiler.
+//
+// config: the caller's, read only during the call.
+// bytes_out: the size in bytes.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_STRUCT, XTIE_ERR_RANK;
+//     XTIE_ERR_GROUP_LIMITS: the log says which.
+// Threads: any. Cost: none.
+int xtie_group_size(const struct xtie_group_config *config, size_t *bytes_out);
+
+// Opens a group with the other ranks: every rank calls this, and it returns when all have met. The
+// group makes two connections to each rank, also to this one itself: of connections_max it takes
+// XTIE_GROUP_CONNECTIONS(ranks), and of regions_max one. Nothing is allocated after this call.
+//
+// storage: XTIE_STORAGE_ALIGN aligned; the library's from now on until xtie_group_close has
+//     succeeded. It must not be moved, copied or touched. Not that of an open group.
+// storage_bytes: at least what xtie_group_size says; more is not used.
+// config: read only during the call, as are the functions that it names.
+// group_out: the group, which is the storage's address.
+// Results: XTIE_OK; those of xtie_group_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE;
+//     XTIE_ERR_BOOTSTRAP: gather or look gave a code, which xtie_endpoint_error has;
+//     XTIE_ERR_GROUP_MISMATCH; XTIE_ERR_RANK_MISSING: a rank did not connect in time;
+//     XTIE_ERR_RANK_FAILED; those of xtie_memory_register, xtie_endpoint_listen,
+//     xtie_endpoint_connect and, where a connection fails meanwhile, of xtie_request_test. Nothing
+//     is left of the group then.
+// Threads: the endpoint's. Cost: control path; blocks until all ranks have come, or timeout_ms.
+int xtie_group_open(struct xtie_endpoint *endpoint,
+                    void *storage,
+                    size_t storage_bytes,
+                    const struct xtie_group_config *config,
+                    struct xtie_group **group_out);
+
+// Closes a group: its connections, and its windows with their allocated memory. What was issued
+// leaves first, for timeout_ms at most; that it has taken effect is known after a flush. Other
+// ranks' waits for this one end with an error, so meet them at a barrier first. The storage is the
+// caller's again. Close groups before their endpoint; after xtie_endpoint_close this function gives
+// the group's own state back.
+//
+// group: not to be used afterwards; while the storage stands untouched, doing so is answered by
+//     XTIE_ERR_GROUP_CLOSED.
+// Results: XTIE_OK, XTIE_ERR_NULL; XTIE_ERR_UNFENCED: the group is closed, but a rail that nothing
+//     can stop may still touch the storage and memory of windows, which must stay until the
+//     endpoint is closed; XTIE_ERR_NO_GROUP, XTIE_ERR_GROUP_CLOSED and those that every function
+//     of an endpoint can answer, which all functions below can answer, too, and whose comments
+//     leave them out.
+// Threads: the endpoint's, with no other thread in a call. Cost: control path; waits as
+//     xtie_connection_close does for what is on its way.
+int xtie_group_close(struct xtie_group *group);
+
+// Moves everything on that can move, of the endpoint and of the group: hands over what was issued,
+// and applies what other ranks' operations ask of this one. Their operations take effect only
+// while this rank calls this function, or waits in one of the group's.
+//
+// Results: XTIE_OK.
+// Threads: the endpoint's. Cost: data path; no system call when nothing happened.
+int xtie_group_progress(struct xtie_group *group);
+
+// Ends all waits in the group's functions with XTIE_ERR_ABORTED: the one that is under way, within
+// 10 ms, and all later ones that have to wait, until xtie_group_abort_clear. Nothing else changes:
+// operations that were issued go on.
+//
+// Results: XTIE_OK.
+// Threads: any, but not beside xtie_group_close. Cost: none.
+int xtie_group_abort(struct xtie_group *group);
+
+// Takes an abort back: waits wait again.
+//
+// Results: XTIE_OK.
+// Threads: any, but not beside xtie_group_close. Cost: none.
+int xtie_group_abort_clear(struct xtie_group *group);
+
+// Waits until the local buffer of an operation may be used again; of a get: until the bytes are
+// there.
+//
+// ticket: of the operation; 0 has ended. One is good for as long as the group is open.
+// timeout_ms: in milliseconds; 0: the group's; XTIE_NO_TIMEOUT: none.
+// Results: XTIE_OK; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: the operation goes on, call again;
+//     XTIE_ERR_RANK: no ticket of this group; XTIE_ERR_WINDOW_FREED, XTIE_ERR_WINDOW_RANGE,
+//     XTIE_ERR_READ_ONLY, XTIE_ERR_ID, XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused
+//     it; and when the connection to that has failed its cause, as of xtie_request_test.
+// Threads: the endpoint's. Cost: blocks; makes progress, and sleeps when that takes long.
+int xtie_group_wait_local(struct xtie_group *group, uint64_t ticket, uint32_t timeout_ms);
+
+// Asks what xtie_group_wait_local waits for; makes progress while it is not so.
+//
+// ticket: as there.
+// done_out: 1: the buffer may be used again; 0: call again.
+// Results: XTIE_OK, XTIE_ERR_NULL, and those of xtie_group_wait_local but for XTIE_ERR_TIMEOUT and
+//     XTIE_ERR_ABORTED.
+// Threads: the endpoint's. Cost: data path.
+int xtie_group_test_local(struct xtie_group *group, uint64_t ticket, int *done_out);
+
+// Waits until all that was issued to a rank has taken effect there: bytes are in its window, its
+// signals have grown. For all ranks, in their order; an error ends it at the first one's.
+//
+// rank: the rank, or XTIE_RANK_ALL.
+// timeout_ms: as of xtie_group_wait_local.
+// Results: XTIE_OK; XTIE_ERR_RANK; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: call again; what an
+//     operation since the last flush of that rank was refused with, as of xtie_group_wait_local:
+//     all others have taken effect; and when a connection has failed its cause.
+// Threads: the endpoint's. Cost: blocks for a round trip at least, when anything was issued.
+int xtie_group_flush(struct xtie_group *group, uint32_t rank, uint32_t timeout_ms);
+
+// Has all that is issued to a rank from now on take effect after all that was issued before.
+//
+// rank: the rank.
+// Results: XTIE_OK, XTIE_ERR_RANK, and when the connection has failed its cause.
+// Threads: the endpoint's. Cost: none; the rank waits for the earlier ones before it goes on.
+int xtie_group_fence(struct xtie_group *group, uint32_t rank);
+
+// ---- Window ------------------------------------------------------------------------------------
+//
+// Makes a window of registered memory: this rank's part of it. Each rank makes one, of any size of
+// its own, then all exchange it. Its signals, counters and barriers are zero.
+//
+// data: first byte; may be NULL when bytes is zero.
+// bytes: the length of this rank's part; zero: it has none, and takes part alone.
+// memory: registered memory that the part lies in; not looked at when bytes is zero. It stays
+//     registered, and mapped, until xtie_window_free has succeeded.
+// flags: XTIE_WINDOW_READ_ONLY, or zero.
+// window_out: to be exchanged.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_FLAGS, XTIE_ERR_WINDOWS_FULL, XTIE_ERR_MEMORY,
+//     XTIE_ERR_RANGE.
+// Threads: the endpoint's. Cost: control path.
+int xtie_window_register(struct xtie_group *group,
+                         void *data,
+                         size_t bytes,
+                         struct xtie_memory *memory,
+                         uint32_t flags,
+                         struct xtie_window **window_out);
+
+// Allocates memory as xtie_memory_alloc does, and makes a window of it. xtie_window_free, or
+// xtie_group_close, gives the memory back.
+//
+// bytes: its length, not zero.
+// flags: as of xtie_window_register.
+// data_out: first byte, page-aligned; the memory is zero.
+// memory_out: for transfers of this rank from and to that memory, or NULL.
+// window_out: to be exchanged.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_FLAGS, XTIE_ERR_WINDOWS_FULL, and those of
+//     xtie_memory_alloc.
+// Threads: the endpoint's. Cost: control path; the pages are really allocated.
+int xtie_window_alloc(struct xtie_group *group,
+                      size_t bytes,
+                      uint32_t flags,
+                      void **data_out,
+                      struct xtie_memory **memory_out,
+                      struct xtie_window **window_out);
+
+// Tells all ranks of this rank's part of a window, and waits for theirs. Every rank calls this,
+// for its windows in the same order; the window can be used then. Ranks may have other sizes,
+// flags and numbers of signals.
+//
+// window: not exchanged yet.
+// timeout_ms: as of xtie_group_wait_local.
+// Results: XTIE_OK, XTIE_ERR_WINDOW, XTIE_ERR_EXCHANGED; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: call
+//     again, it goes on; and when a connection has failed its cause.
+// Threads: the endpoint's. Cost: control path; blocks until all ranks have called it.
+int xtie_window_exchange(struct xtie_group *group, struct xtie_window *window, uint32_t timeout_ms);
+
+// Gives up this rank's part of a window; windows may be freed in any order. What other ranks do
+// with this part later is refused with XTIE_ERR_WINDOW_FREED, and changes nothing.
+//
+// window: not to be used after XTIE_OK.
+// Results: XTIE_OK, XTIE_ERR_WINDOW; XTIE_AGAIN: transfers are under way in its memory, make
+//     progress, call again; of xtie_window_alloc also XTIE_ERR_FABRIC.
+// Threads: the endpoint's. Cost: control path.
+int xtie_window_free(struct xtie_group *group, struct xtie_window *window);
+
+// How long a rank's part of a window is.
+//
+// window: exchanged.
+// rank: the rank, also this one.
+// bytes_out: the length in bytes.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_RANK.
+// Threads: the endpoint's. Cost: none.
+int xtie_window_bytes(struct xtie_group *group,
+                      const struct xtie_window *window,
+                      uint32_t rank,
+                      uint64_t *bytes_out);
+
+// Starts to put bytes of this rank into another rank's part of a window. They move with the
+// progress of both ranks. Puts to one rank may take effect in any order; xtie_group_fence and
+// signals order them.
+//
+// window: exchanged.
+// transfer: read during the call. The bytes at data are the library's to read until the ticket has
+//     ended.
+// ticket_out: for xtie_group_wait_local and xtie_group_test_local, or NULL.
+// Results: XTIE_OK; XTIE_AGAIN: there is no room now, nothing was issued: make progress, call
+//     again; XTIE_ERR_NULL, XTIE_ERR_RESERVED, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED,
+//     XTIE_ERR_RANK; XTIE_ERR_WINDOW_RANGE: the bytes do not lie inside that rank's part;
+//     XTIE_ERR_READ_ONLY; XTIE_ERR_MEMORY, XTIE_ERR_RANGE; XTIE_ERR_MEMORY_KIND: the connection
+//     does not reach memory of GPUs; and when the connection has failed its cause.
+// Threads: the endpoint's. Cost: data path. Short bytes are copied.
+int xtie_window_put(struct xtie_group *group,
+                    struct xtie_window *window,
+                    const struct xtie_transfer *transfer,
+                    uint64_t *ticket_out);
+
+// xtie_window_put with a signal: it grows at that rank once the bytes are there. It says nothing
+// of other puts.
+//
+// window, transfer, ticket_out: as of xtie_window_put.
+// signal: of the window at that rank; read during the call.
+// Results: those of xtie_window_put, and XTIE_ERR_ID.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_put_signal(struct xtie_group *group,
+                           struct xtie_window *window,
+                           const struct xtie_transfer *transfer,
+                           const struct xtie_add *signal,
+                           uint64_t *ticket_out);
+
+// xtie_window_put_signal with a counter: a word of this rank, which grows when the ticket ends.
+//
+// window, transfer, signal, ticket_out: as of xtie_window_put_signal.
+// counter: of the window at this rank; read during the call.
+// Results: those of xtie_window_put_signal.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_put_signal_counter(struct xtie_group *group,
+                                   struct xtie_window *window,
+                                   const struct xtie_transfer *transfer,
+                                   const struct xtie_add *signal,
+                                   const struct xtie_add *counter,
+                                   uint64_t *ticket_out);
+
+// Starts to get bytes of another rank's part of a window. They are there when the ticket has
+// ended. A get may pass puts that were issued before: xtie_group_fence orders them.
+//
+// window: exchanged.
+// transfer: read during the call. The bytes at data are the library's to write until the ticket
+//     has ended.
+// ticket_out: as of xtie_window_put; not NULL.
+// Results: those of xtie_window_put but for XTIE_ERR_READ_ONLY.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_get(struct xtie_group *group,
+                    struct xtie_window *window,
+                    const struct xtie_transfer *transfer,
+                    uint64_t *ticket_out);
+
+// ---- Words of a window -------------------------------------------------------------------------
+//
+// Adds to a signal of a window at another rank. It may pass puts that were issued before.
+//
+// window: exchanged.
+// rank: whose signal, also this one's.
+// signal: which, and by how much it grows; read during the call.
+// ticket_out: for xtie_group_wait_local, or NULL.
+// Results: XTIE_OK; XTIE_AGAIN: there is no room now, nothing was issued: make progress, call
+//     again; XTIE_ERR_NULL, XTIE_ERR_RESERVED, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED,
+//     XTIE_ERR_RANK, XTIE_ERR_ID, and when the connection has failed its cause.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_signal(struct xtie_group *group,
+                       struct xtie_window *window,
+                       uint32_t rank,
+                       const struct xtie_add *signal,
+                       uint64_t *ticket_out);
+
+// xtie_window_signal after all that was issued to the rank before has taken effect there.
+//
+// window, rank, signal, ticket_out: as of xtie_window_signal.
+// Results: those of xtie_window_signal.
+// Threads: the endpoint's. Cost: data path; the rank waits for the earlier ones.
+int xtie_window_signal_with_fence(struct xtie_group *group,
+                                  struct xtie_window *window,
+                                  uint32_t rank,
+                                  const struct xtie_add *signal,
+                                  uint64_t *ticket_out);
+
+// xtie_window_signal with a counter: a word of this rank, which grows once the signal has grown.
+//
+// window, rank, signal, ticket_out: as of xtie_window_signal.
+// counter: of the window at this rank; read during the call.
+// Results: those of xtie_window_signal.
+// Threads: the endpoint's. Cost: data path; the counter grows after a round trip.
+int xtie_window_signal_counter(struct xtie_group *group,
+                               struct xtie_window *window,
+                               uint32_t rank,
+                               const struct xtie_add *signal,
+                               const struct xtie_add *counter,
+                               uint64_t *ticket_out);
+
+// Waits until a signal of this rank compares with a value: the sum of what all ranks have added.
+//
+// window: exchanged.
+// id: the signal's number.
+// compare: one of XTIE_COMPARE_; both numbers are unsigned.
+// timeout_ms: as of xtie_group_wait_local.
+// Results: XTIE_OK, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_ID, XTIE_ERR_COMPARISON;
+//     XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: the signal is as it is, call again; and when a
+//     connection to any rank has failed its cause.
+// Threads: the endpoint's. Cost: blocks; makes progress, and sleeps when that takes long.
+int xtie_window_wait_signal(struct xtie_group *group,
+                            struct xtie_window *window,
+                            uint32_t id,
+                            uint32_t compare,
+                            uint64_t value,
+                            uint32_t timeout_ms);
+
+// xtie_window_wait_signal for what one rank has added alone.
+//
+// window, id, compare, value, timeout_ms: as of xtie_window_wait_signal.
+// rank: the rank.
+// Results: those of xtie_window_wait_signal, and XTIE_ERR_RANK; of connections the one to that
+//     rank counts.
+// Threads: the endpoint's. Cost: as of xtie_window_wait_signal.
+int xtie_window_wait_signal_from(struct xtie_group *group,
+                                 struct xtie_window *window,
+                                 uint32_t id,
+                                 uint32_t rank,
+                                 uint32_t compare,
+                                 uint64_t value,
+                                 uint32_t timeout_ms);
+
+// Waits until a counter of this rank compares with a value.
+//
+// window, id, compare, value, timeout_ms: as of xtie_window_wait_signal, of a counter.
+// Results: those of xtie_window_wait_signal.
+// Threads: the endpoint's. Cost: as of xtie_window_wait_signal.
+int xtie_window_wait_counter(struct xtie_group *group,
+                             struct xtie_window *window,
+                             uint32_t id,
+                             uint32_t compare,
+                             uint64_t value,
+                             uint32_t timeout_ms);
+
+// Reads a signal of this rank: the sum of what all ranks have added. It does not grow by itself:
+// make progress between two looks.
+//
+// window: exchanged.
+// id: the signal's number.
+// value_out: the sum, modulo 2^64.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_ID.
+// Threads: the endpoint's. Cost: data path; a word of each rank.
+int xtie_window_read_signal(struct xtie_group *group,
+                            struct xtie_window *window,
+                            uint32_t id,
+                            uint64_t *value_out);
+
+// Reads what one rank has added to a signal of this rank.
+//
+// window, id, value_out: as of xtie_window_read_signal.
+// rank: the rank.
+// Results: those of xtie_window_read_signal, and XTIE_ERR_RANK.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_read_signal_from(struct xtie_group *group,
+                                 struct xtie_window *window,
+                                 uint32_t id,
+                                 uint32_t rank,
+                                 uint64_t *value_out);
+
+// Reads a counter of this rank.
+//
+// window, id, value_out: as of xtie_window_read_signal, of a counter.
+// Results: those of xtie_window_read_signal.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_read_counter(struct xtie_group *group,
+                             struct xtie_window *window,
+                             uint32_t id,
+                             uint64_t *value_out);
+
+// Sets a signal of this rank to zero. What was added before is gone; what is on its way now is
+// added to zero later.
+//
+// window: exchanged.
+// id: the signal's number.
+// Results: XTIE_OK, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_ID.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_reset_signal(struct xtie_group *group, struct xtie_window *window, uint32_t id);
+
+// Sets a counter of this rank to zero. Operations that have not ended add to it later.
+//
+// window, id: as of xtie_window_reset_signal, of a counter.
+// Results: those of xtie_window_reset_signal.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_reset_counter(struct xtie_group *group, struct xtie_window *window, uint32_t id);
+
+// Waits until all ranks have come to a barrier of a window as often as this one. What they had
+// issued to this rank before has taken effect then.
+//
+// window: exchanged.
+// id: the barrier's number, from 0 on; each may be used again and again.
+// timeout_ms: as of xtie_group_wait_local.
+// Results: XTIE_OK, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_ID; XTIE_ERR_TIMEOUT,
+//     XTIE_ERR_ABORTED: this rank has come, call again to wait for the others; and when a
+//     connection has failed its cause.
+// Threads: the endpoint's. Cost: blocks until all ranks have come.
+int xtie_window_barrier(struct xtie_group *group,
+                        struct xtie_window *window,
+                        uint32_t id,
+                        uint32_t timeout_ms);
 
 // ---- Statistics --------------------------------------------------------------------------------
 //

@@ -8,6 +8,7 @@ use core::fmt::{self, Write};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::connect::OpenError as BandError;
+use crosstie::host::group::{GroupError, WaitError};
 use crosstie::host::{
     AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, MemoryError, OpenError,
     RegisterError, Shared,
@@ -15,6 +16,7 @@ use crosstie::host::{
 use crosstie::memory::Errno;
 use crosstie::transport::limits::LimitsError;
 use crosstie::transport::{RequestError, SubmitError};
+use crosstie::window::WindowError;
 use crosstie::wire::WIRE_MAJOR;
 
 /// An error that can say what it is.
@@ -167,6 +169,97 @@ impl Explain for DeregisterError {
             DeregisterError::Busy => XTIE_ERR_MEMORY_BUSY,
             DeregisterError::Stale => XTIE_ERR_MEMORY,
             DeregisterError::Fabric(_) => XTIE_ERR_FABRIC,
+        }
+    }
+}
+
+impl Explain for GroupError {
+    fn result(&self) -> xtie_result {
+        match self {
+            GroupError::Limits => XTIE_ERR_GROUP_LIMITS,
+            GroupError::Storage => XTIE_ERR_STORAGE_SIZE,
+            GroupError::Register(error) => error.result(),
+            GroupError::Listen(error) => error.result(),
+            GroupError::Bootstrap(_) => XTIE_ERR_BOOTSTRAP,
+            GroupError::Mismatch(_) => XTIE_ERR_GROUP_MISMATCH,
+            GroupError::Connect(_, error) => error.result(),
+            GroupError::Accept(error) => error.result(),
+            GroupError::Failed(_, error) => Ended::request(*error, None).result,
+            GroupError::Missing(_) => XTIE_ERR_RANK_MISSING,
+            GroupError::Elsewhere(_) => XTIE_ERR_RANK_FAILED,
+        }
+    }
+
+    fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
+        match self {
+            GroupError::Register(error) => error.explain(shared, text),
+            GroupError::Limits
+            | GroupError::Storage
+            | GroupError::Listen(_)
+            | GroupError::Bootstrap(_)
+            | GroupError::Mismatch(_)
+            | GroupError::Connect(..)
+            | GroupError::Accept(_)
+            | GroupError::Failed(..)
+            | GroupError::Missing(_)
+            | GroupError::Elsewhere(_) => write!(text, "{self}"),
+        }
+    }
+}
+
+impl Explain for WindowError {
+    fn result(&self) -> xtie_result {
+        match self {
+            WindowError::Again => XTIE_AGAIN,
+            WindowError::Window => XTIE_ERR_WINDOW,
+            WindowError::WindowsFull => XTIE_ERR_WINDOWS_FULL,
+            WindowError::NotExchanged => XTIE_ERR_NOT_EXCHANGED,
+            WindowError::Exchanged => XTIE_ERR_EXCHANGED,
+            WindowError::Rank => XTIE_ERR_RANK,
+            WindowError::Id => XTIE_ERR_ID,
+            WindowError::Range(_) => XTIE_ERR_WINDOW_RANGE,
+            WindowError::ReadOnly => XTIE_ERR_READ_ONLY,
+            WindowError::Freed => XTIE_ERR_WINDOW_FREED,
+            WindowError::Buffer(error) => Ended::submit(*error, Handle::default()).result,
+            WindowError::Memory => XTIE_ERR_WINDOW_MEMORY,
+            WindowError::Failed(_, error) => Ended::request(*error, None).result,
+        }
+    }
+
+    fn explain(&self, _shared: &Shared, text: &mut Text) -> fmt::Result {
+        match self {
+            WindowError::Buffer(_) => {
+                text.write_str(self.result().sentence().to_str().unwrap_or(""))
+            }
+            WindowError::Again
+            | WindowError::Window
+            | WindowError::WindowsFull
+            | WindowError::NotExchanged
+            | WindowError::Exchanged
+            | WindowError::Rank
+            | WindowError::Id
+            | WindowError::Range(_)
+            | WindowError::ReadOnly
+            | WindowError::Freed
+            | WindowError::Memory
+            | WindowError::Failed(..) => write!(text, "{self}"),
+        }
+    }
+}
+
+impl Explain for WaitError {
+    fn result(&self) -> xtie_result {
+        match self {
+            WaitError::Timeout(_) => XTIE_ERR_TIMEOUT,
+            WaitError::Aborted => XTIE_ERR_ABORTED,
+            WaitError::Window(error) => error.result(),
+        }
+    }
+
+    fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
+        match self {
+            WaitError::Timeout(_) | WaitError::Aborted => write!(text, "{self}"),
+            WaitError::Window(error) => error.explain(shared, text),
         }
     }
 }

@@ -34,6 +34,10 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// what is elsewhere may never have been written. More than these are not remembered.
 static OPEN_AT: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
+/// Endpoints that were opened in this process: what belongs to one tells it from a later one in the
+/// same storage.
+static OPENINGS: AtomicU64 = AtomicU64::new(0);
+
 /// Puts `to` in the place of `from`, if there is one. Relaxed: who opens or closes one endpoint
 /// from two threads orders that (crosstie.h, "Threads"), and an address tells of nothing else.
 fn open_at_set(from: usize, to: usize) {
@@ -54,6 +58,7 @@ pub(crate) fn is_open_at(storage: *const u8) -> bool {
 pub(crate) struct Room {
     state: AtomicU64,
     forks: u32,
+    opening: u64,
     error: Mutex<Text>,
     /// The half that any thread may use: beside the endpoint in its block, not inside of it.
     shared: NonNull<Shared>,
@@ -72,6 +77,7 @@ pub(crate) unsafe fn put(storage: *mut u8, endpoint: host::Endpoint) -> *mut xti
     let room = Room {
         state: AtomicU64::new(OPEN),
         forks: FORKS.load(Ordering::Relaxed),
+        opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
         error: Mutex::new(Text::EMPTY),
         shared: endpoint.shared.place(),
         host: UnsafeCell::new(ManuallyDrop::new(endpoint)),
@@ -130,6 +136,11 @@ fn why_not(state: &AtomicU64) -> xtie_result {
     }
 }
 
+/// Which opening of an endpoint stands behind a pointer, if it may be entered.
+pub(crate) fn opening(endpoint: *const xtie_endpoint) -> Result<u64, xtie_result> {
+    room(endpoint).map(|room| room.opening)
+}
+
 /// An endpoint inside a call of its one thread.
 pub(crate) struct Entered<'a> {
     pub host: &'a mut host::Endpoint,
@@ -137,6 +148,11 @@ pub(crate) struct Entered<'a> {
 }
 
 impl Entered<'_> {
+    /// Which opening of an endpoint this one is.
+    pub fn opening(&self) -> u64 {
+        self.room.opening
+    }
+
     /// Keeps the sentence for an error, and gives its code.
     #[cold]
     #[inline(never)]

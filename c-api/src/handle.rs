@@ -37,6 +37,16 @@ pub struct xtie_request {
     _opaque: [u8; 0],
 }
 
+/// A group of ranks: the address of the storage it was opened in. It belongs to an endpoint.
+pub struct xtie_group {
+    _opaque: [u8; 0],
+}
+
+/// Memory that each rank of a group gives to the others.
+pub struct xtie_window {
+    _opaque: [u8; 0],
+}
+
 /// Bytes that tell other endpoints where a listener is: send them there in any way, such as a
 /// file, a socket or MPI. Plain data without pointers; valid as long as the listener.
 #[repr(C)]
@@ -77,6 +87,7 @@ tagged! {
         |number| Attempt(Handle::unpack(number));
     xtie_connection => Handle, Handle::pack, Handle::unpack;
     xtie_memory => Handle, Handle::pack, Handle::unpack;
+    xtie_window => Handle, Handle::pack, Handle::unpack;
     xtie_request => RequestId, |name: RequestId| name.0, RequestId;
 }
 

@@ -28,6 +28,8 @@ mod memory;
 
 mod request;
 
+mod group;
+
 mod stats;
 mod vendor;
 
@@ -41,6 +43,7 @@ pub use config::*;
 pub use connection::*;
 pub use device::*;
 pub use endpoint::*;
+pub use group::*;
 pub use handle::*;
 pub use library::*;
 pub use listener::*;

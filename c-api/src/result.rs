@@ -29,7 +29,7 @@ pub enum xtie_result {
     XTIE_ERR_DEVICE_UNAVAILABLE = -7,
     /// The storage is not aligned to XTIE_STORAGE_ALIGN bytes.
     XTIE_ERR_STORAGE_ALIGN = -8,
-    /// The storage is smaller than xtie_endpoint_size asks for.
+    /// The storage is smaller than xtie_endpoint_size, or xtie_group_size, asks for.
     XTIE_ERR_STORAGE_SIZE = -9,
     /// connections_max is not from 1 to 65536.
     XTIE_ERR_CONNECTIONS_MAX = -10,
@@ -48,6 +48,10 @@ pub enum xtie_result {
     XTIE_ERR_TEXT = -15,
     /// An endpoint that is not closed stands in the storage.
     XTIE_ERR_STORAGE_IN_USE = -16,
+    /// A limit of the group is out of range; the log says which.
+    XTIE_ERR_GROUP_LIMITS = -17,
+    /// The comparison is none of XTIE_COMPARE_.
+    XTIE_ERR_COMPARISON = -18,
 
     /// The pointer is not one that xtie_endpoint_open gave.
     XTIE_ERR_ENDPOINT = -20,
@@ -67,6 +71,8 @@ pub enum xtie_result {
     XTIE_ERR_MEMORY = -27,
     /// The request was tested to its end, or never was one of this endpoint.
     XTIE_ERR_STALE = -28,
+    /// The pointer is not one that xtie_group_open gave.
+    XTIE_ERR_NO_GROUP = -29,
 
     /// The buffer does not lie inside the memory that was named for it.
     XTIE_ERR_RANGE = -30,
@@ -80,6 +86,14 @@ pub enum xtie_result {
     XTIE_ERR_TOO_LONG = -34,
     /// The request is under way already, or has ended: test it until it says so.
     XTIE_ERR_UNDER_WAY = -35,
+    /// The bytes do not lie inside that rank's part of the window.
+    XTIE_ERR_WINDOW_RANGE = -36,
+    /// Other ranks may only read that rank's part of the window.
+    XTIE_ERR_READ_ONLY = -37,
+    /// The window has no signal, counter or barrier of that number.
+    XTIE_ERR_ID = -38,
+    /// The group has no rank of that number.
+    XTIE_ERR_RANK = -39,
 
     /// As much memory is registered as regions_max allows.
     XTIE_ERR_REGIONS_FULL = -40,
@@ -96,6 +110,8 @@ pub enum xtie_result {
     XTIE_ERR_NO_MEMORY = -45,
     /// The operating system refused.
     XTIE_ERR_SYSTEM = -46,
+    /// All windows of the group are in use.
+    XTIE_ERR_WINDOWS_FULL = -47,
 
     /// The handle is damaged.
     XTIE_ERR_HANDLE_CORRUPT = -50,
@@ -134,6 +150,10 @@ pub enum xtie_result {
     XTIE_ERR_PROTOCOL = -65,
     /// The rail failed.
     XTIE_ERR_FABRIC = -66,
+    /// The rank that has the window could not move the bytes.
+    XTIE_ERR_WINDOW_MEMORY = -67,
+    /// That rank has freed its part of the window.
+    XTIE_ERR_WINDOW_FREED = -68,
 
     /// One side does not let the other in: the shared keys differ, or one alone has one
     /// (CROSSTIE_KEY_FILE); or on this host, without a key, it is another user's process
@@ -177,6 +197,27 @@ pub enum xtie_result {
     XTIE_ERR_DMABUF = -85,
     /// The memory ends beyond the dma-buf.
     XTIE_ERR_DMABUF_RANGE = -86,
+    /// The time that was given has passed.
+    XTIE_ERR_TIMEOUT = -87,
+    /// The group was aborted (xtie_group_abort).
+    XTIE_ERR_ABORTED = -88,
+    /// A rank opens another group than this one: another number of ranks, another rank's number, or
+    /// a library of another version.
+    XTIE_ERR_GROUP_MISMATCH = -89,
+    /// gather or look of the group's configuration has failed.
+    XTIE_ERR_BOOTSTRAP = -90,
+    /// A rank did not come in time.
+    XTIE_ERR_RANK_MISSING = -91,
+    /// Another rank could not open its group; its own error says why.
+    XTIE_ERR_RANK_FAILED = -92,
+    /// The window was not exchanged yet.
+    XTIE_ERR_NOT_EXCHANGED = -93,
+    /// The window was exchanged already.
+    XTIE_ERR_EXCHANGED = -94,
+    /// The window was freed, or never was one of this group.
+    XTIE_ERR_WINDOW = -95,
+    /// The group is closed, or its endpoint was.
+    XTIE_ERR_GROUP_CLOSED = -96,
 }
 
 use xtie_result::*;
@@ -196,8 +237,13 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_DEVICE, c"there is no device of that number"),
     (XTIE_ERR_DEVICE_UNAVAILABLE, c"the device cannot be used on this host"),
     (XTIE_ERR_STORAGE_ALIGN, c"the storage is not aligned to XTIE_STORAGE_ALIGN bytes"),
-    (XTIE_ERR_STORAGE_SIZE, c"the storage is smaller than xtie_endpoint_size asks for"),
+    (
+        XTIE_ERR_STORAGE_SIZE,
+        c"the storage is smaller than xtie_endpoint_size or xtie_group_size asks for",
+    ),
     (XTIE_ERR_STORAGE_IN_USE, c"the storage holds an endpoint that is not closed"),
+    (XTIE_ERR_GROUP_LIMITS, c"a limit of the group is out of range; the log says which"),
+    (XTIE_ERR_COMPARISON, c"the comparison is none of XTIE_COMPARE_"),
     (XTIE_ERR_CONNECTIONS_MAX, c"connections_max must be from 1 to 65536"),
     (
         XTIE_ERR_REQUESTS_MAX,
@@ -219,12 +265,17 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_ATTEMPT, c"the attempt to connect is over, or not one of this endpoint"),
     (XTIE_ERR_MEMORY, c"the memory is not registered with this endpoint"),
     (XTIE_ERR_STALE, c"the request was tested to its end, or is not one of this endpoint"),
+    (XTIE_ERR_NO_GROUP, c"the pointer is not one that xtie_group_open gave"),
     (XTIE_ERR_RANGE, c"the buffer does not lie inside the memory that was named for it"),
     (XTIE_ERR_REGISTER_RANGE, c"the range is empty or wraps around the address space"),
     (XTIE_ERR_MEMORY_BUSY, c"requests that use the memory are outstanding"),
     (XTIE_ERR_GROUP, c"a group has 1 to 8 receives"),
     (XTIE_ERR_TOO_LONG, c"the message, or its buffer, is longer than the connection takes"),
     (XTIE_ERR_UNDER_WAY, c"the request is under way, or has ended: test it until it says so"),
+    (XTIE_ERR_WINDOW_RANGE, c"the bytes do not lie inside that rank's part of the window"),
+    (XTIE_ERR_READ_ONLY, c"other ranks may only read that rank's part of the window"),
+    (XTIE_ERR_ID, c"the window has no signal, counter or barrier of that number"),
+    (XTIE_ERR_RANK, c"the group has no rank of that number"),
     (XTIE_ERR_REGIONS_FULL, c"regions_max regions are registered, or the heap is used up"),
     (XTIE_ERR_LISTENERS_FULL, c"all listeners are in use: close one first"),
     (
@@ -235,6 +286,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_DESCRIPTORS, c"the process may open no more file descriptors (ulimit -n)"),
     (XTIE_ERR_NO_MEMORY, c"there is not enough (shared) memory"),
     (XTIE_ERR_SYSTEM, c"the operating system refused"),
+    (XTIE_ERR_WINDOWS_FULL, c"all windows of the group are in use: free one first"),
     (XTIE_ERR_HANDLE_CORRUPT, c"the handle is damaged"),
     (XTIE_ERR_HANDLE_FOREIGN, c"the bytes are not a handle of crosstie"),
     (XTIE_ERR_VERSION_HERE, c"the peer speaks a newer wire version: upgrade this side"),
@@ -252,6 +304,8 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_CANCELED, c"the request was canceled"),
     (XTIE_ERR_PROTOCOL, c"the peer broke the protocol"),
     (XTIE_ERR_FABRIC, c"the rail failed"),
+    (XTIE_ERR_WINDOW_MEMORY, c"the rank that has the window could not move the bytes"),
+    (XTIE_ERR_WINDOW_FREED, c"that rank has freed its part of the window"),
     (XTIE_ERR_KEY, c"the two sides have different shared keys, or only one side has one"),
     (
         XTIE_ERR_NO_RAIL,
@@ -279,6 +333,16 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_MEMORY_DEVICE, c"the memory does not lie on the device that was named"),
     (XTIE_ERR_DMABUF, c"the descriptor is no dma-buf, or the memory takes none"),
     (XTIE_ERR_DMABUF_RANGE, c"the memory ends beyond the dma-buf"),
+    (XTIE_ERR_TIMEOUT, c"the time that was given has passed"),
+    (XTIE_ERR_ABORTED, c"the group was aborted"),
+    (XTIE_ERR_GROUP_MISMATCH, c"a rank opens another group, or its library is of another version"),
+    (XTIE_ERR_BOOTSTRAP, c"the group's gather or look has failed"),
+    (XTIE_ERR_RANK_MISSING, c"a rank did not come in time"),
+    (XTIE_ERR_RANK_FAILED, c"another rank could not open its group; its own error says why"),
+    (XTIE_ERR_NOT_EXCHANGED, c"the window was not exchanged yet"),
+    (XTIE_ERR_EXCHANGED, c"the window was exchanged already"),
+    (XTIE_ERR_WINDOW, c"the window was freed, or is not one of this group"),
+    (XTIE_ERR_GROUP_CLOSED, c"the group is closed, or its endpoint was"),
 ];
 
 impl xtie_result {

@@ -24,6 +24,7 @@ pub use error::{BootstrapError, GroupError, WaitError};
 pub use helper::Helper;
 pub use meeting::Bootstrap;
 use meeting::{CLOSING, Meeting, close_all};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::vec::Vec;
@@ -92,7 +93,29 @@ pub struct Group {
     links: Vec<Handle>,
     frames: Handle,
     timeout: Time,
-    aborted: AtomicBool,
+    abort: Abort,
+}
+
+/// Ends the waits of a group from any thread, also while the group's own is in one of them.
+#[derive(Clone, Default, Debug)]
+pub struct Abort(Arc<AtomicBool>);
+
+impl Abort {
+    /// Ends all waits, those under way and those to come, with [`WaitError::Aborted`], until
+    /// [`Abort::clear`].
+    pub fn set(&self) {
+        // release: pairs with the acquire of a wait
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Takes an abort back.
+    pub fn clear(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl Group {
@@ -146,8 +169,8 @@ impl Group {
             let _ = endpoint.shared.deregister(region);
             return Err(GroupError::Failed(rank, error));
         }
-        let (timeout, aborted) = (options.timeout, AtomicBool::new(false));
-        Ok(Group { inner, links: all, frames: region, timeout, aborted })
+        let (timeout, abort) = (options.timeout, Abort::default());
+        Ok(Group { inner, links: all, frames: region, timeout, abort })
     }
 
     /// The group without waits: what is issued here does not wait.
@@ -184,15 +207,9 @@ impl Group {
         progress.events != 0
     }
 
-    /// Ends all waits, those under way and those to come, with [`WaitError::Aborted`], until
-    /// [`Group::abort_clear`]. From any thread.
-    pub fn abort(&self) {
-        self.aborted.store(true, Ordering::Release);
-    }
-
-    /// Takes an abort back.
-    pub fn abort_clear(&self) {
-        self.aborted.store(false, Ordering::Release);
+    /// What ends this group's waits, for another thread.
+    pub fn abort(&self) -> Abort {
+        self.abort.clone()
     }
 
     /// Waits until `look` says `Done`. `timeout`: `None` is that of the group.
@@ -211,7 +228,7 @@ impl Group {
                 Err(WindowError::Again) => None,
                 Err(error) => return Err(error.into()),
             };
-            if self.aborted.load(Ordering::Acquire) {
+            if self.abort.is_set() {
                 return Err(WaitError::Aborted);
             }
             self.progress(endpoint);
