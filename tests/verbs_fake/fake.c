@@ -56,6 +56,9 @@ static atomic_int held; /* whether who destroys what another has made waits, as 
 static struct buffer { uint32_t key; uint64_t start; size_t length, skipped; char *pages; }
     buffers[BUFFERS];
 
+/* What was registered to be named by other addresses than its own. */
+static struct named { uint32_t key; uint64_t name; char *start; size_t length; } names[BUFFERS];
+
 static const char *value(const char *word) {
     const char *at = getenv("FAKE");
     size_t length = strlen(word);
@@ -170,6 +173,24 @@ static void fetch_parts(uint32_t key, uint64_t from, struct ibv_send_wr *wr) {
                wr->sg_list[n].length);
 }
 
+/* Where the old value of an add goes; none: nothing of that key lies there. */
+static void *sink_of(const struct ibv_sge *part) {
+    for (int n = 0; n < BUFFERS; n++)
+        if (names[n].key == part->lkey && names[n].name <= part->addr &&
+            part->addr + part->length <= names[n].name + names[n].length)
+            return names[n].start + (part->addr - names[n].name);
+    return part->addr < PAGE ? NULL : (void *)(uintptr_t)part->addr;
+}
+
+static enum ibv_wc_status fetch_add(struct ibv_send_wr *wr) {
+    uint64_t *word = place(wr->wr.atomic.rkey, wr->wr.atomic.remote_addr, sizeof *word);
+    uint64_t old = *word, *sink = sink_of(wr->sg_list);
+    *word += wr->wr.atomic.compare_add; /* as soft-RoCE does, before the answer finds its place */
+    if (!sink) return IBV_WC_LOC_PROT_ERR;
+    if (!value("sink_lost")) *sink = old;
+    return IBV_WC_SUCCESS;
+}
+
 static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     struct pair *other = pair->other < PAIRS ? pairs[pair->other] : NULL;
     uint32_t length = length_of(wr);
@@ -179,6 +200,7 @@ static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     int is_deaf = !other || other->state == IBV_QPS_ERR;
     if (is_deaf || value("unanswered")) return IBV_WC_RETRY_EXC_ERR;
     if (!is_send && length && value("bad_key")) return IBV_WC_REM_ACCESS_ERR;
+    if (wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) return fetch_add(wr);
     if (wr->opcode == IBV_WR_RDMA_READ) fetch_parts(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr);
     else if (!is_send) copy_parts(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr);
     if (!is_send && !has_word) return IBV_WC_SUCCESS;
@@ -520,8 +542,14 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int a
 #undef ibv_reg_mr_iova
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
                                 unsigned int access) {
-    (void)iova;
-    return ibv_reg_mr(pd, address, length, (int)access);
+    int is_other = iova != (uintptr_t)address;
+    if (is_other && value("iova_refused")) { errno = EINVAL; return NULL; }
+    struct ibv_mr *mr = ibv_reg_mr(pd, address, length, (int)access);
+    if (!mr || !is_other || value("no_iova")) return mr;
+    struct named *named = names;
+    while (named->key) if (++named == names + BUFFERS) abort();
+    *named = (struct named){ mr->lkey, iova, address, length };
+    return mr;
 }
 
 /* The dma-bufs of the double of the CUDA driver are files: one begins at the file's position. */
@@ -548,6 +576,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr) {
+    for (int n = 0; n < BUFFERS; n++) if (names[n].key == mr->lkey) names[n].key = 0;
     for (int n = 0; n < BUFFERS; n++)
         if (buffers[n].key == mr->lkey && !value("dead")) {
             munmap(buffers[n].pages, buffers[n].skipped + buffers[n].length);

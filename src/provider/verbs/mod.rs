@@ -41,6 +41,7 @@
 mod area;
 pub mod choice;
 mod closer;
+pub mod companion;
 mod domain;
 mod ending;
 mod events;

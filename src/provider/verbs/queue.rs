@@ -20,7 +20,7 @@ use core::mem::{ManuallyDrop, zeroed};
 /// Devices give more, or refuse: then fewer are asked for, and last what they give unasked.
 const INLINE_BYTES: [u32; 4] = [220, 96, 64, 0];
 /// How long a peer would wait that found no receive: the shortest there is, since it never does.
-const RNR_TIMER: u8 = 1;
+pub(super) const RNR_TIMER: u8 = 1;
 /// How often a message that finds no receive is sent again. Credits see to it that there is one;
 /// where they do not, waiting would hide the error (NCCL waits for ever).
 const RNR_RETRIES: u8 = 0;
@@ -33,7 +33,7 @@ fn at(step: Step) -> impl Fn(Errno) -> PeerOpenError {
     move |errno| PeerOpenError::Refused(step, errno)
 }
 
-fn no_attributes() -> QpAttr {
+pub(super) fn no_attributes() -> QpAttr {
     // SAFETY: integers, for all of which zero is a value; the mask says which count.
     unsafe { zeroed() }
 }
@@ -292,12 +292,12 @@ impl Verbs<'_> {
 
     /// 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,
     /// `COMPST_ERROR_RETRY`), and a peer that is gone would never be noticed.
-    fn retries_max(&self) -> u8 {
+    pub(super) fn retries_max(&self) -> u8 {
         if self.is_software { 6 } else { 7 }
     }
 
     /// The way to a peer: RoCE has GIDs alone; InfiniBand has a LID inside a subnet.
-    fn way_to(&self, dgid: Gid, lid: u16) -> AhAttr {
+    pub(super) fn way_to(&self, dgid: Gid, lid: u16) -> AhAttr {
         let (flow_label, hop_limit) = (0, HOPS_MAX);
         let (sgid_index, traffic_class) = (self.gid_index, self.path.traffic_class);
         let same_subnet = dgid.0[..8] == self.gid.0[..8];

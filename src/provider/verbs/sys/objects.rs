@@ -313,6 +313,27 @@ impl ProtectionDomain {
         Ok(MemoryRegion { dereg: self.library.dereg_mr, mr: made(mr)? })
     }
 
+    /// Registers memory that requests name by `iova`, which agrees with its address modulo the
+    /// page.
+    ///
+    /// *Errors*: ENOSYS where the library is too old.
+    ///
+    /// # Safety
+    /// - as [`ProtectionDomain::register`].
+    pub unsafe fn register_at(
+        &self,
+        address: u64,
+        length: usize,
+        iova: u64,
+        access: c_int,
+    ) -> Result<MemoryRegion, Errno> {
+        let register = self.library.reg_mr_iova2.ok_or(Errno(libc::ENOSYS))?;
+        let (start, pd) = (address as *mut core::ffi::c_void, self.pd.as_ptr());
+        // SAFETY: the caller vouches for the range.
+        let mr = unsafe { register(pd, start, length, iova, access as u32) };
+        Ok(MemoryRegion { dereg: self.library.dereg_mr, mr: made(mr)? })
+    }
+
     /// Registers a part of a dma-buf, which peers name by `address`.
     ///
     /// *Errors*: ENOSYS where the library is too old, EOPNOTSUPP where the device cannot.
