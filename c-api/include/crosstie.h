@@ -254,6 +254,11 @@
 // The NCCL plugin's endpoints do so.
 #define XTIE_ENDPOINT_PUSH 2
 
+// Flag of xtie_endpoint_config: RDMA ports have companions, queue pairs by which the NIC adds to
+// counters of this process (doc/verbs.md). A connection then has one RDMA rail at most, whatever
+// rails_max is, and ends when it loses that rail.
+#define XTIE_ENDPOINT_COMPANIONS 4
+
 // Term of XTIE_ENDPOINT_BYTES: an endpoint without anything.
 #define XTIE_BYTES_FIXED 8192
 

@@ -30,8 +30,13 @@ pub const XTIE_ENDPOINT_NO_HEAP: u32 = 0x1;
 /// The NCCL plugin's endpoints do so.
 pub const XTIE_ENDPOINT_PUSH: u32 = 0x2;
 
+/// Flag of xtie_endpoint_config: RDMA ports have companions, queue pairs by which the NIC adds to
+/// counters of this process (doc/verbs.md). A connection then has one RDMA rail at most, whatever
+/// rails_max is, and ends when it loses that rail.
+pub const XTIE_ENDPOINT_COMPANIONS: u32 = 0x4;
+
 /// All flags that there are.
-const FLAGS: u32 = XTIE_ENDPOINT_NO_HEAP | XTIE_ENDPOINT_PUSH;
+const FLAGS: u32 = XTIE_ENDPOINT_NO_HEAP | XTIE_ENDPOINT_PUSH | XTIE_ENDPOINT_COMPANIONS;
 
 /// Term of XTIE_ENDPOINT_BYTES: an endpoint without anything.
 pub const XTIE_BYTES_FIXED: u32 = 8192;
@@ -198,7 +203,8 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
             XTIE_ERR_FLAGS,
             format_args!(
                 "xtie_endpoint_config: flags is {:#x}: the known flags are \
-                 {XTIE_ENDPOINT_NO_HEAP:#x} and {XTIE_ENDPOINT_PUSH:#x}",
+                 {XTIE_ENDPOINT_NO_HEAP:#x}, {XTIE_ENDPOINT_PUSH:#x} and \
+                 {XTIE_ENDPOINT_COMPANIONS:#x}",
                 config.flags
             ),
         ));
@@ -248,6 +254,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         family: AddressFamily::Any,
         tcp_rails: 0,
         tcp_call_bytes: default.tcp_call_bytes,
+        companions: config.flags & XTIE_ENDPOINT_COMPANIONS != 0,
     };
     if options.eager_bytes_max == default.eager_bytes_max {
         // who wants a short ring need not know what else follows from it

@@ -50,7 +50,8 @@ fn each_field_of_a_configuration_is_checked() {
     expect(size_of_config(|c| c.flags = 0x8000), XTIE_ERR_FLAGS);
     expect(size_of_config(|c| c.flags = XTIE_ENDPOINT_NO_HEAP), XTIE_OK);
     expect(size_of_config(|c| c.flags = XTIE_ENDPOINT_NO_HEAP | XTIE_ENDPOINT_PUSH), XTIE_OK);
-    expect(size_of_config(|c| c.flags = XTIE_ENDPOINT_PUSH << 1), XTIE_ERR_FLAGS);
+    expect(size_of_config(|c| c.flags = XTIE_ENDPOINT_COMPANIONS), XTIE_OK);
+    expect(size_of_config(|c| c.flags = XTIE_ENDPOINT_COMPANIONS << 1), XTIE_ERR_FLAGS);
     expect(size_of_config(|c| c.device = 9), XTIE_ERR_DEVICE);
     expect(size_of_config(|c| c.connections_max = 65537), XTIE_ERR_CONNECTIONS_MAX);
     expect(size_of_config(|c| c.requests_max = 33), XTIE_ERR_REQUESTS_MAX);

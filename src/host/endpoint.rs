@@ -80,6 +80,9 @@ pub struct Endpoint {
     pub(super) opened_ns: u64,
     pub(super) stalls: Stalls,
     pub(super) plan: Plan,
+    /// Where connections end with their RDMA rail ([`Options::companions`]): losses of rails that
+    /// were looked at.
+    pub(super) losses_seen: Option<u64>,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
 }
@@ -183,6 +186,9 @@ impl Endpoint {
         }
         options.check()?;
         let options = options.effective();
+        if options.companions {
+            environment.verbs.queue_pairs = 1; // a port is one rail
+        }
         let brought = vendor::listed(vendor)?;
         let salt = salt()?;
         let regions = DataMrs::carve(&mut block, options.limits.regions_max, salt)?;
@@ -324,6 +330,9 @@ impl Endpoint {
         self.has_happened |= progress.events != 0;
         if self.lanes_fresh != 0 {
             self.lanes_look();
+        }
+        if self.losses_seen.is_some() {
+            self.rdma_lost_look();
         }
         if self.machine.has_lane_down() {
             self.lanes_return();
@@ -494,7 +503,10 @@ impl Endpoint {
         match &mut self.machine {
             Machine::Host(endpoint) => {
                 // arming hands over what is staged
-                endpoint.look_around() && endpoint.rail_mut().arm() && !endpoint.has_left()
+                !endpoint.rail().has_adds()
+                    && endpoint.look_around()
+                    && endpoint.rail_mut().arm()
+                    && !endpoint.has_left()
             }
             Machine::Loopback(_) => false,
         }

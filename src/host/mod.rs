@@ -19,6 +19,7 @@ mod link_memory;
 pub mod log;
 mod machine;
 mod memory_options;
+pub mod nic_counter;
 mod own;
 mod parts;
 mod ports_memory;

@@ -174,6 +174,9 @@ impl Parts {
         if !network.ports.is_empty() {
             ports::open(&mut rail, &mut network.ports, &limits, &self.environment);
             network.rails_of_ports();
+            if self.options.companions {
+                ports::companions_open(&mut rail, &network.ports);
+            }
         }
         self.open_on(block, network, rail)
     }
@@ -235,6 +238,7 @@ impl Parts {
             heap_told: false,
         };
         let (linger, stall) = (environment.peer_timeout, environment.stall);
+        let losses_seen = options.companions.then_some(0);
         let (device, rails, addresses) = (options.device, network.rails, network.addresses);
         let plan = Plan { rails, ports: network.ports.iter().map(ports::Port::planned).collect() };
         let config = band_config(environment, network, &options, template, &wake);
@@ -272,6 +276,7 @@ impl Parts {
             opened_ns: clock_ns(),
             stalls,
             plan,
+            losses_seen,
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
             shared: unsafe { Half::put(half, shared) },
         })
@@ -389,6 +394,7 @@ impl Parts {
             opened_ns: clock_ns(),
             stalls,
             plan: Plan { rails: Rails::NONE, ports: Vec::new() },
+            losses_seen: None,
             shared,
         })
     }

@@ -167,6 +167,20 @@ impl<'m> DataMrs<'m> {
         Ok(index != NO_REGION && self.is_device(index))
     }
 
+    /// What a rail, by its place among the keys, calls the region that a buffer lies in; 0: it does
+    /// not know the region.
+    pub fn key_of(
+        &self,
+        region: Handle,
+        address: u64,
+        length: u64,
+        rail: usize,
+    ) -> Result<RailKey, SpanError> {
+        self.check(region, address, length)?;
+        // whoever registered has handed the region over
+        Ok(RailKey(self.keys[region.index as usize][rail].load(Ordering::Acquire)))
+    }
+
     /// [`DataMrs::check`], and counts an outstanding use. Data thread only.
     #[inline(always)]
     pub(super) fn check_and_pin(

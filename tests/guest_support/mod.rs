@@ -48,6 +48,11 @@ pub fn open(rails_max: u32, devices: &str, queue_pairs: u8) -> Node {
 pub fn open_in(rails_max: u32, devices: &str, more: &[(&str, &str)]) -> Node {
     let mut options = Options { device: DeviceKind::Host, ..small(2) };
     options.limits.rails_max = rails_max;
+    open_with(&options, devices, more)
+}
+
+/// The same of other options.
+pub fn open_with(options: &Options, devices: &str, more: &[(&str, &str)]) -> Node {
     let usual = [
         ("CROSSTIE_RAILS", "verbs"),
         ("CROSSTIE_SOCKET_IFNAME", "=lo"),
@@ -60,7 +65,7 @@ pub fn open_in(rails_max: u32, devices: &str, more: &[(&str, &str)]) -> Node {
     for (name, value) in usual.iter().chain(more) {
         crate::host_support::set(name, value);
     }
-    let node = Node::open(&options);
+    let node = Node::open(options);
     for (name, _) in more {
         crate::host_support::unset(name);
     }

@@ -185,7 +185,7 @@ static void *sink_of(const struct ibv_sge *part) {
 static enum ibv_wc_status fetch_add(struct ibv_send_wr *wr) {
     uint64_t *word = place(wr->wr.atomic.rkey, wr->wr.atomic.remote_addr, sizeof *word);
     uint64_t old = *word, *sink = sink_of(wr->sg_list);
-    *word += wr->wr.atomic.compare_add; /* as soft-RoCE does, before the answer finds its place */
+    *word += wr->wr.atomic.compare_add; /* before the answer has found its place */
     if (!sink) return IBV_WC_LOC_PROT_ERR;
     if (!value("sink_lost")) *sink = old;
     return IBV_WC_SUCCESS;

@@ -84,6 +84,13 @@ pub fn told(layer: &str, story: &str, fake: &str) -> Option<String> {
 
 /// An endpoint of this process.
 pub fn open(rails_max: u32) -> Node {
+    let mut options = Options { device: DeviceKind::Host, ..small(2) };
+    options.limits.rails_max = rails_max;
+    open_with(&options)
+}
+
+/// One of other options.
+pub fn open_with(options: &Options) -> Node {
     for (name, value) in
         [("CROSSTIE_RAILS", "verbs"), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
     {
@@ -92,9 +99,7 @@ pub fn open(rails_max: u32) -> Node {
         }
         crate::host_support::set(name, value);
     }
-    let mut options = Options { device: DeviceKind::Host, ..small(2) };
-    options.limits.rails_max = rails_max;
-    Node::open(&options)
+    Node::open(options)
 }
 
 /// Two endpoints of this process, with the port's rail behind rail 0, which is TCP.

@@ -4,8 +4,10 @@
 use crate::Failure;
 use crate::owned::{Location, Owned};
 use crosstie::host::log::{self, Level};
-use crosstie::host::plan::Plan;
+use crosstie::host::nic_counter;
+use crosstie::host::plan::{Plan, PlannedPort};
 use crosstie::host::{DeviceKind, Options};
+use crosstie::provider::verbs::companion::CompanionError;
 use crosstie::wire::RAILS_MAX;
 use std::sync::{Mutex, PoisonError};
 
@@ -48,6 +50,23 @@ pub fn plan() -> Result<Plan, Failure> {
     let plan = opened(&options).map(|mut owned| owned.endpoint().plan().clone());
     log::sink_set(None);
     plan
+}
+
+/// The RDMA ports of an endpoint on host0 that asks for companions, and why one has none. Where no
+/// such endpoint opens, there are none.
+pub fn companions() -> Vec<(String, Result<(), CompanionError>)> {
+    log::sink_set(Some((listen, 0)));
+    let opened = opened(&Options { companions: true, ..Options::default() });
+    log::sink_set(None);
+    let Ok(mut owned) = opened else { return Vec::new() };
+    let endpoint = owned.endpoint();
+    let each = endpoint.plan().ports.iter().enumerate().filter_map(|(place, port)| match port {
+        PlannedPort::Verbs(port) => {
+            Some((port.name.clone(), nic_counter::of_port(endpoint, place)?))
+        }
+        PlannedPort::Libfabric(_) | PlannedPort::Vendor(_) => None,
+    });
+    each.collect()
 }
 
 /// What the log has said.

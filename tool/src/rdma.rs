@@ -3,12 +3,14 @@
 #![forbid(unsafe_code)]
 
 use super::network::Towards;
+use super::opened;
 use super::section::{Line, Section, line};
 use core::net::IpAddr;
 use crosstie::connect::interfaces::all_addresses;
 use crosstie::host::plan::{Plan, PlannedRdma};
 use crosstie::host::settings::{Environment, environment};
 use crosstie::provider::verbs::choice::{Unusable, usable};
+use crosstie::provider::verbs::companion::{CompanionError, QUEUE_PAIRS};
 use crosstie::provider::verbs::gid::{GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crosstie::provider::verbs::mtu;
 use crosstie::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
@@ -64,7 +66,28 @@ pub fn section(plan: Option<&Plan>) -> Section {
         }
         Err(error) => lines.push(line("devices", format!("cannot be listed: {error}"))),
     }
+    if plan.is_some_and(|plan| !plan.rdma().is_empty()) {
+        lines.extend(companion_lines(&opened::companions()));
+    }
     Section { name: "rdma", lines }
+}
+
+/// The queue pairs for NIC counters that ports have where an endpoint asks for them.
+fn companion_lines(ports: &[(String, Result<(), CompanionError>)]) -> Vec<Line> {
+    let able = ports.iter().filter(|(_, able)| able.is_ok()).count();
+    let all = format!(
+        "{} queue pairs on {able} of {} ports, in an endpoint that asks for NIC counters \
+         (XTIE_ENDPOINT_COMPANIONS); others have none",
+        QUEUE_PAIRS * able,
+        ports.len()
+    );
+    let refused = ports.iter().filter_map(|(name, able)| {
+        let why = able.err()?;
+        Some(line(&format!("{name} companion"), format!("none: {why}")))
+    });
+    let mut lines = vec![line("companions", all)];
+    lines.extend(refused);
+    lines
 }
 
 /// Which ports of an endpoint would be rails to a peer, or why none. The peer tells its own when it
@@ -419,6 +442,22 @@ mod tests {
         plan.ports.pop();
         let lines = described(&cards, &Settings::default(), &[], &barrier, Some(&plan));
         assert!(said(&lines, "mlx5_7:1").starts_with("unusable: an endpoint leaves it out"));
+    }
+
+    #[test]
+    fn companions_are_counted_and_a_port_without_one_says_why() {
+        let name = |port: &str| String::from(port);
+        let ports = [
+            (name("mlx5_0:1"), Ok(())),
+            (name("mlx5_1:1"), Err(CompanionError::Atomics)),
+            (name("mlx5_2:1"), Ok(())),
+        ];
+        let lines = companion_lines(&ports);
+        let all = said(&lines, "companions");
+        assert!(all.starts_with("4 queue pairs on 2 of 3 ports"), "{all}");
+        let none = said(&lines, "mlx5_1:1 companion");
+        assert_eq!(none, "none: the device has no atomics");
+        assert_eq!(lines.len(), 2);
     }
 
     #[test]

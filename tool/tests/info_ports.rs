@@ -36,6 +36,8 @@ fn info_calls_no_port_usable_that_an_endpoint_cannot_use() {
         let port = format!("fake{card}:1");
         assert!(line(&port).contains(" usable by GID 0 10.0.0.1"), "{said}");
     }
+    // they have one address, and a connection of two rails takes one of such ports
+    assert!(line("companions").contains(" 2 queue pairs on 1 of 1 ports"), "{said}");
     assert!(line("fake7:1").contains("unusable: an endpoint uses seven ports"), "{said}");
     assert!(line("fake8:1").contains("unusable: device file: none: the kernel"), "{said}");
     let strange = compile("strange", "fake.map", &["-Dibv_open_device=ibv_open_nothing"]);
@@ -63,6 +65,7 @@ fn info_shows_the_guests_ports() {
     assert!(line("rxe1 file").contains("/dev/infiniband/uverbs1 opens"), "{text}");
     let usable = "usable by GID 1 10.77.0.1 (RoCE v2, rail0), subnet of 24 bits; active, Ethernet";
     assert!(line("rxe0:1").contains(usable), "{text}");
+    assert!(line("companions").contains(" queue pairs on "), "{text}");
     assert!(line("rxe0:1 GIDs").contains("GID 0 fe80::"), "{text}");
     let chosen =
         Command::new(program).args(["info", "--all"]).env("CROSSTIE_IB_HCA", "^=rxe0").output();

@@ -81,6 +81,10 @@ pub struct Options {
     pub tcp_rails: u32,
     /// Bytes that one call of a TCP rail hands over at most ([`tcp::Settings::call_bytes`]).
     pub tcp_call_bytes: Bytes,
+    /// Whether RDMA ports have companions, which add to counters of this process
+    /// ([`crate::host::nic_counter`]). Connections then have one RDMA rail at most, and end when
+    /// they lose it.
+    pub companions: bool,
 }
 
 impl Default for Options {
@@ -108,6 +112,7 @@ impl Default for Options {
             nics: None,
             tcp_rails: 0,
             tcp_call_bytes: tcp::CALL_BYTES,
+            companions: false,
         }
     }
 }
@@ -297,11 +302,15 @@ impl Options {
             }
     }
 
-    /// The options as they are used: where a connection cannot have a second rail, nothing is kept
-    /// for one.
+    /// The options as they are used: where a connection cannot have a second rail, or a third,
+    /// nothing is kept for one.
     pub(in crate::host) const fn effective(mut self) -> Options {
         if matches!(self.device, DeviceKind::Loopback | DeviceKind::SharedMemory) {
             self.limits.rails_max = 1;
+        }
+        // TCP and a port
+        if self.companions && self.limits.rails_max > 2 {
+            self.limits.rails_max = 2;
         }
         self
     }

@@ -244,6 +244,16 @@ pub(in crate::host) fn open(
     left.say(is_kind, queue_pairs, (level, variables));
 }
 
+/// Makes the companions of RDMA ports, which are open in the order of the list; says why a port has
+/// none.
+pub(in crate::host) fn companions_open(rail: &mut RailSet<'static>, ports: &[Port]) {
+    for (place, port) in ports.iter().enumerate() {
+        if let Err(error) = rail.companion_open(place) {
+            tell(&PortEvent::NoCompanion { port: &port.name(), error });
+        }
+    }
+}
+
 /// Whether no connection can have a rail on a port beside those that are opened: so many of them
 /// are the same to every peer, as further queue pairs are, that all its rails are taken before.
 /// Vendors' rails are opened all the same, since nobody is told of those that are left out.

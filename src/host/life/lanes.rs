@@ -121,6 +121,49 @@ impl Endpoint {
         };
     }
 
+    /// Looks whether connections have lost their RDMA rail, with which they end.
+    #[inline]
+    pub(in crate::host) fn rdma_lost_look(&mut self) {
+        let losses = each!(&self.machine, endpoint => endpoint.stats().lane_failures);
+        if self.losses_seen != Some(losses) {
+            self.losses_seen = Some(losses);
+            self.rdma_lost_end();
+        }
+    }
+
+    #[cold]
+    fn rdma_lost_end(&mut self) {
+        for index in 0..self.known.len() as u32 {
+            let known = &self.known[index as usize];
+            if known.in_use && known.gone.is_none() {
+                for lane in 1..known.params.lanes.min(self.lanes_each() as u8) {
+                    self.rdma_rail_end(index, lane);
+                }
+            }
+        }
+    }
+
+    /// Ends a connection whose RDMA rail is that lane, if it was up and is not.
+    fn rdma_rail_end(&mut self, index: u32, lane: u8) {
+        let connection = ConnectionIndex(index);
+        let view = each!(&self.machine, endpoint => endpoint.lane_view(connection, lane));
+        let is_lost =
+            |view: &LaneView| view.stats.joins > 0 && !matches!(view.state, LaneState::Up);
+        let Some(view) = view.filter(is_lost) else { return };
+        let rail = self.lane_rail(index, lane);
+        if rail != ConnectionRail::Verbs {
+            return;
+        }
+        let (mut name, mut nic) = ([0; PEER_BYTES_MAX], [0; NIC_BYTES_MAX]);
+        let peer = self.peer_name(index, &mut name);
+        let nic = self.pair_nic(index, lane, &mut nic);
+        tell_briefly(&LifeEvent::Ends { at: &RailAt { rail, lane, peer, ends: None, nic } });
+        let code = if view.code == 0 { libc::ECONNRESET } else { view.code };
+        let cause = DownCause::Broken(code);
+        self.known[index as usize].gone = Some(cause);
+        self.connection_gone(index, cause);
+    }
+
     /// Opens the lanes that have come, of connections in use.
     #[cold]
     #[inline(never)]

@@ -18,6 +18,8 @@ pub(in crate::host) enum LifeEvent<'a> {
     TcpThreads(Errno),
     /// The two sides have different numbers of requests.
     RequestsMax { ours: u32, theirs: u32 },
+    /// A connection ends with this rail.
+    Ends { at: &'a RailAt<'a> },
     /// A rail has lost something.
     Lost { at: &'a RailAt<'a>, what: What, silent_ms: u64 },
     /// A port says something of a rail.
@@ -35,6 +37,7 @@ impl Event for LifeEvent<'_> {
             LifeEvent::NoSecondEnd { .. } => Level::Info,
             LifeEvent::CopyThreads(_)
             | LifeEvent::TcpThreads(_)
+            | LifeEvent::Ends { .. }
             | LifeEvent::Lost { .. }
             | LifeEvent::Complaint { .. } => Level::Warning,
         }
@@ -64,6 +67,11 @@ impl fmt::Display for LifeEvent<'_> {
                  must have 32, or neither",
                 Limits::or_more(*ours),
                 Limits::or_more(*theirs),
+            ),
+            LifeEvent::Ends { at } => write!(
+                f,
+                "{at} was lost, and its connection ends: an endpoint with companions moves nothing \
+                 to another rail"
             ),
             LifeEvent::Lost { at, what, silent_ms } => write!(
                 f,

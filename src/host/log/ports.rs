@@ -6,6 +6,7 @@ extern crate std;
 use super::Level;
 use super::event::Event;
 use super::news::NotRegistered;
+use crate::provider::verbs::companion::CompanionError;
 use crate::provider::verbs::gid::GidEntry;
 use crate::provider::verbs::settings::Settings;
 use crate::wire::pair::PORTS_MAX;
@@ -24,6 +25,8 @@ pub(in crate::host) enum PortEvent<'a> {
     FewConnections { port: &'a str, connections: u32 },
     /// Ports without a rail, because a connection has no more.
     NoRail { level: Level, rails_max: u32, left: NoRail<'a>, variable: &'a str },
+    /// A port has no companion.
+    NoCompanion { port: &'a str, error: CompanionError },
     /// Domains of libfabric that are named and not there.
     DomainsMissing(&'a str),
     /// No domain of libfabric is used. `required`: and one must be there.
@@ -53,6 +56,7 @@ impl Event for PortEvent<'_> {
             PortEvent::Out { .. }
             | PortEvent::TooMany(_)
             | PortEvent::FewConnections { .. }
+            | PortEvent::NoCompanion { .. }
             | PortEvent::DomainsMissing(_) => Level::Warning,
         }
     }
@@ -86,6 +90,9 @@ impl fmt::Display for PortEvent<'_> {
                 "connections have {rails_max} rails at most (rails_max), the first of them TCP, \
                  and leave out {left} ({variable} chooses, a larger rails_max has room)"
             ),
+            PortEvent::NoCompanion { port, error } => {
+                write!(f, "{port} has no companion: {error}; its connections have no NIC counters")
+            }
             PortEvent::DomainsMissing(text) => f.write_str(text),
             PortEvent::NoDomain { why, required, .. } => {
                 let then = Then { required: *required, kind: "libfabric" };

@@ -14,6 +14,7 @@ use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{Completion, OpId, RailKey};
 use crate::memory::{Alarm, Reserve};
+use crate::provider::verbs::companion::{Companion, CompanionError};
 use crate::provider::verbs::mtu::Packets;
 use crate::wire::pair::LaneEnd;
 
@@ -23,6 +24,8 @@ pub(super) const NAP_MAX: Span = Span::millis(8);
 
 /// One port.
 pub(super) struct Port<'m> {
+    /// Of an RDMA port that was asked for one; dropped before the rail that it stands on.
+    companion: Option<Result<Companion<'m>, CompanionError>>,
     pub(super) rail: PortRail<'m>,
     pub(super) seats: Seats,
     /// What it calls our mailboxes.
@@ -125,7 +128,8 @@ impl<'m> RailSet<'m> {
         self.polled = self.polled.and(rail.caps());
         let seats = Seats::new(limits.peers_max);
         let (mailbox_key, revive_at) = (RailKey(0), Instant(0));
-        self.ports.push(Port { rail, seats, mailbox_key, revive_at, _records: records });
+        let companion = None;
+        self.ports.push(Port { companion, rail, seats, mailbox_key, revive_at, _records: records });
         if self.alarm.is_none() {
             self.alarm = Alarm::create().ok();
         }
@@ -135,6 +139,49 @@ impl<'m> RailSet<'m> {
     /// Closes a port that has no peers; the places of those behind it move up.
     pub fn port_remove(&mut self, place: usize) {
         drop(self.ports.remove(place));
+    }
+
+    /// Makes the companion of a port of RDMA; of another one, nothing.
+    ///
+    /// *Errors*: why it has none.
+    ///
+    /// *Cost*: as [`Companion::open`].
+    pub fn companion_open(&mut self, place: usize) -> Result<(), CompanionError> {
+        let Port { rail, companion, .. } = &mut self.ports[place];
+        let PortRail::Verbs(rail) = rail else { return Ok(()) };
+        let opened = Companion::open(rail);
+        let result = opened.as_ref().map(|_| ()).map_err(|error| *error);
+        *companion = Some(opened);
+        result
+    }
+
+    /// The companion of a port, or why it has none; `None`: it was asked for none.
+    pub fn companion(&self, place: usize) -> Option<Result<&Companion<'m>, CompanionError>> {
+        let companion = self.ports.get(place)?.companion.as_ref()?;
+        Some(companion.as_ref().map_err(|error| *error))
+    }
+
+    /// The same, to add by.
+    pub fn companion_mut(
+        &mut self,
+        place: usize,
+    ) -> Option<Result<&mut Companion<'m>, CompanionError>> {
+        let companion = self.ports.get_mut(place)?.companion.as_mut()?;
+        Some(companion.as_mut().map_err(|error| *error))
+    }
+
+    /// Takes what the device of a port says of its companion's adds.
+    pub fn companion_poll(&mut self, place: usize) {
+        if let Some(Port { rail: PortRail::Verbs(rail), companion: Some(Ok(it)), .. }) =
+            self.ports.get_mut(place)
+        {
+            it.poll(rail);
+        }
+    }
+
+    /// Whether adds of companions are on their way: their ends wake nobody.
+    pub fn has_adds(&self) -> bool {
+        self.ports.iter().any(|port| matches!(&port.companion, Some(Ok(it)) if it.is_busy()))
     }
 
     /// How many ports there are.

@@ -189,7 +189,7 @@ impl<'m> Companion<'m> {
         if !address.is_multiple_of(WORD_BYTES.into()) {
             return Err(AddError::Unaligned);
         }
-        if self.posted - self.ended == ADDS_MAX.into() {
+        if self.is_full() {
             return Err(AddError::Again);
         }
         let held = self.domain.hold(key, address, WORD_BYTES.into());
@@ -212,9 +212,15 @@ impl<'m> Companion<'m> {
     pub fn outcome(&self, AddNumber(number): AddNumber) -> Option<Result<(), OutcomeUnknown>> {
         match number < self.ended {
             true => Some(Ok(())),
-            false if self.is_lost => Some(Err(OutcomeUnknown)),
+            // a number that is none of this companion's says nothing
+            false if self.is_lost || number >= self.posted => Some(Err(OutcomeUnknown)),
             false => None,
         }
+    }
+
+    /// Whether as many adds are on their way as there may be, as far as the last poll knows.
+    pub fn is_full(&self) -> bool {
+        self.posted - self.ended == ADDS_MAX.into()
     }
 
     /// Whether adds are on their way.

@@ -18,4 +18,7 @@ mod ends;
 mod error;
 
 pub use adds::{ADDS_MAX, AddNumber, Companion};
+/// Queue pairs of a companion: that which adds, and the responder.
+pub const QUEUE_PAIRS: usize = 2;
+
 pub use error::{AddError, CompanionError, OutcomeUnknown};

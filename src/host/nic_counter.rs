@@ -1,0 +1,200 @@
+//! Counters that a NIC adds to: 64-bit words in registered memory of this process.
+//!
+//! An endpoint has them that is opened with [`crate::host::Options::companions`]. Each RDMA port
+//! then has a companion ([`crate::provider::verbs::companion`]). A program posts an add when the
+//! data that it counts has ended: nothing here waits for data.
+//!
+//! Only the adds of one port to a word are atomic among each other. So connections that share a
+//! counter are on one port. A processor reads it at any time, and writes it while no adds are on
+//! their way.
+//!
+//! Connections of such an endpoint end when they lose their RDMA rail, since the outcome of an add
+//! that was lost cannot be repaired (`doc/decisions/0026-companions.md`).
+#![forbid(unsafe_code)]
+
+use super::endpoint::Endpoint;
+use super::life::known::ConnectionRail;
+use super::machine::Machine;
+use crate::base::slab::Handle;
+use crate::fabric::RailKey;
+use crate::provider::rail_set::RailSet;
+use crate::provider::verbs::companion::{AddError, AddNumber, Companion, CompanionError};
+use crate::transport::mr::SpanError;
+use crate::transport::rail::LaneState;
+use core::fmt;
+
+pub use crate::provider::verbs::companion::OutcomeUnknown;
+
+/// Bytes of a counter.
+const WORD_BYTES: u64 = 8;
+
+/// Names an add of one endpoint.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct CounterTicket {
+    place: u8,
+    number: AddNumber,
+}
+
+/// Why an add was not posted. Nothing was changed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum NicCounterError {
+    /// The endpoint was opened without [`crate::host::Options::companions`].
+    NoCompanions,
+    /// No connection of that handle is in use, or it has ended.
+    Connection,
+    /// The connection has no RDMA rail, or that is not up yet.
+    NoRdmaRail,
+    /// The device of its rail has no atomics.
+    NoAtomics,
+    /// The port of its rail has no companion for another reason.
+    Refused(CompanionError),
+    /// The word is not aligned to 8 bytes.
+    Unaligned,
+    /// The handle names no registered region.
+    Region,
+    /// The word does not lie in the region.
+    Range,
+    /// The port does not know the region: it refused to register it.
+    NotRegistered,
+    /// As many adds are on their way as there may be: add again later.
+    Again,
+    /// An add of this port has failed before, or the port has: there will be no more.
+    Lost,
+    /// The device refused the request, with its code.
+    Device(i32),
+}
+
+impl fmt::Display for NicCounterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NicCounterError::NoCompanions => "the endpoint was opened without companions",
+            NicCounterError::Connection => "the connection is not in use, or has ended",
+            NicCounterError::NoRdmaRail => "the connection has no RDMA rail that is up",
+            NicCounterError::NoAtomics => "the RDMA device of the connection has no atomics",
+            NicCounterError::Refused(why) => {
+                return write!(f, "the RDMA port of the connection has no companion: {why}");
+            }
+            NicCounterError::Unaligned => "the counter is not aligned to 8 bytes",
+            NicCounterError::Region => "the handle names no registered region",
+            NicCounterError::Range => "the counter does not lie in the region",
+            NicCounterError::NotRegistered => "the RDMA port has refused to register the region",
+            NicCounterError::Again => "as many adds are on their way as there may be",
+            NicCounterError::Lost => "the companion of the RDMA port has failed",
+            NicCounterError::Device(code) => {
+                return write!(f, "the RDMA device refused the add (errno {code})");
+            }
+        })
+    }
+}
+
+impl From<AddError> for NicCounterError {
+    fn from(error: AddError) -> NicCounterError {
+        match error {
+            AddError::Again => NicCounterError::Again,
+            AddError::Unaligned => NicCounterError::Unaligned,
+            // another thread has deregistered it since it was looked up
+            AddError::Region => NicCounterError::Region,
+            AddError::Lost => NicCounterError::Lost,
+            AddError::Refused(errno) => NicCounterError::Device(errno.0),
+        }
+    }
+}
+
+/// Has the NIC of a connection's RDMA rail add `value` to the word at `address`, modulo 2^64. The
+/// region is busy until the add has ended, which only [`test()`] finds.
+///
+/// *Errors*: nothing was posted.
+///
+/// *Cost*: a doorbell.
+pub fn add(
+    endpoint: &mut Endpoint,
+    connection: Handle,
+    region: Handle,
+    address: u64,
+    value: u64,
+) -> Result<CounterTicket, NicCounterError> {
+    if endpoint.losses_seen.is_none() {
+        return Err(NicCounterError::NoCompanions);
+    }
+    let place = rail_of(endpoint, connection)?;
+    let regions = endpoint.shared.regions;
+    let Machine::Host(machine) = &mut endpoint.machine else {
+        return Err(NicCounterError::NoRdmaRail);
+    };
+    let rail = machine.rail_mut();
+    let is_full = companion_of(rail, place)?.is_full();
+    if !address.is_multiple_of(WORD_BYTES) {
+        return Err(NicCounterError::Unaligned);
+    }
+    // the first of a region's keys is that of all other rails
+    let key = regions.key_of(region, address, WORD_BYTES, place + 1);
+    let key = key.map_err(|error| match error {
+        SpanError::Region => NicCounterError::Region,
+        SpanError::Range => NicCounterError::Range,
+    })?;
+    if key == RailKey(0) {
+        return Err(NicCounterError::NotRegistered);
+    }
+    if is_full {
+        rail.companion_poll(place);
+    }
+    let number = companion_of(rail, place)?.add(key, address, value)?;
+    Ok(CounterTicket { place: place as u8, number })
+}
+
+/// The companion of a port of an endpoint that was opened with companions.
+fn companion_of<'e>(
+    rail: &'e mut RailSet<'static>,
+    place: usize,
+) -> Result<&'e mut Companion<'static>, NicCounterError> {
+    match rail.companion_mut(place) {
+        Some(Ok(companion)) => Ok(companion),
+        Some(Err(CompanionError::Atomics)) => Err(NicCounterError::NoAtomics),
+        Some(Err(why)) => Err(NicCounterError::Refused(why)),
+        None => Err(NicCounterError::NoCompanions),
+    }
+}
+
+/// How an add has ended; `None`: it has not. May be asked again, with the same answer.
+///
+/// *Errors*: the device or its port failed first, and nobody knows whether the add was carried out.
+pub fn test(endpoint: &mut Endpoint, ticket: CounterTicket) -> Option<Result<(), OutcomeUnknown>> {
+    let CounterTicket { place, number } = ticket;
+    let Machine::Host(machine) = &mut endpoint.machine else { return Some(Err(OutcomeUnknown)) };
+    let (rail, place) = (machine.rail_mut(), usize::from(place));
+    rail.companion_poll(place);
+    match rail.companion(place) {
+        Some(Ok(companion)) => companion.outcome(number),
+        Some(Err(_)) | None => Some(Err(OutcomeUnknown)),
+    }
+}
+
+/// Whether the port at a place of the endpoint's [plan](Endpoint::plan) has a companion, or why
+/// not; `None`: it is no RDMA port, or was asked for none.
+pub fn of_port(endpoint: &Endpoint, place: usize) -> Option<Result<(), CompanionError>> {
+    match &endpoint.machine {
+        Machine::Host(machine) => Some(machine.rail().companion(place)?.map(|_| ())),
+        Machine::Loopback(_) => None,
+    }
+}
+
+/// The place of the RDMA port that a connection's rail is on.
+fn rail_of(endpoint: &Endpoint, connection: Handle) -> Result<usize, NicCounterError> {
+    let index = endpoint.used(connection).ok_or(NicCounterError::Connection)?;
+    let known = &endpoint.known[connection.index as usize];
+    if known.gone.is_some() {
+        return Err(NicCounterError::Connection);
+    }
+    let Machine::Host(machine) = &endpoint.machine else {
+        return Err(NicCounterError::NoRdmaRail);
+    };
+    let is_up = |lane: u8| {
+        let view = machine.lane_view(index, lane);
+        let is_rdma = endpoint.pair_rail(index.0, lane) == Some(ConnectionRail::Verbs);
+        is_rdma && view.is_some_and(|view| view.state == LaneState::Up)
+    };
+    let lane = (1..known.params.lanes).find(|lane| is_up(*lane));
+    let lane = lane.ok_or(NicCounterError::NoRdmaRail)?;
+    let place = machine.rail().port_of(machine.lane_peer(index, lane));
+    place.ok_or(NicCounterError::NoRdmaRail)
+}
