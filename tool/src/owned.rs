@@ -10,9 +10,11 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::endpoint::Endpoint;
+use crosstie::host::group::{Bootstrap, Group, GroupError, GroupOptions, WaitError};
 use crosstie::host::{AllocateError, OpenError, Options, RegisterError};
 use crosstie::memory::cuda::{CudaError, DeviceBlock, Gpu, Library, LoadError};
 use crosstie::transport::{Incoming, Outgoing};
+use crosstie::window::{Put, Ticket, WindowError};
 use std::fmt;
 use std::sync::Arc;
 
@@ -132,6 +134,7 @@ impl Memory {
 /// The endpoint, its block and its buffers.
 pub struct Owned {
     endpoint: Option<Endpoint>,
+    group: Option<Group>,
     location: Location,
     // Both are freed after the endpoint: fields are dropped in order, and `drop` closes it before.
     memory: Vec<Memory>,
@@ -147,12 +150,88 @@ impl Owned {
         // endpoint is closed (`drop`), and its heap memory does not move with the vector.
         let endpoint = unsafe { Endpoint::open(block.start(), block.length(), options) }?;
         let endpoint = Some(endpoint);
-        Ok(Owned { endpoint, location, memory: Vec::new(), _heap: [block].into() })
+        let (group, memory) = (None, Vec::new());
+        Ok(Owned { endpoint, group, location, memory, _heap: [block].into() })
     }
 
     /// The endpoint.
     pub fn endpoint(&mut self) -> &mut Endpoint {
         self.endpoint.as_mut().expect("open until dropped")
+    }
+
+    /// Opens a group of this endpoint's with those of other processes.
+    pub fn group_open(
+        &mut self,
+        options: &GroupOptions,
+        bootstrap: &mut dyn Bootstrap,
+    ) -> Result<(), GroupError> {
+        let mut block = HeapBlock::new(options.bytes());
+        let place = (block.start(), block.length());
+        self._heap.push(block);
+        // SAFETY: the block is aligned to a line, as long as told, and was pushed to `_heap`, which
+        // outlives the endpoint and its group.
+        let group = unsafe { Group::open(self.endpoint(), place, options, bootstrap) }?;
+        self.group = Some(group);
+        Ok(())
+    }
+
+    /// The group, and its endpoint.
+    #[inline]
+    pub fn group(&mut self) -> (&mut Group, &mut Endpoint) {
+        let group = self.group.as_mut().expect("opened before it is used");
+        (group, self.endpoint.as_mut().expect("open until dropped"))
+    }
+
+    /// Moves everything on, of the group too where there is one.
+    pub fn progress(&mut self) {
+        if self.group.is_some() {
+            let (group, endpoint) = self.group();
+            group.progress(endpoint);
+        } else {
+            self.endpoint().progress();
+        }
+    }
+
+    /// Makes a window of a buffer, with all ranks.
+    pub fn window(&mut self, buffer: Buffer) -> Result<Handle, WaitError> {
+        let Memory { region, length, .. } = self.memory[buffer.0];
+        let place = (region, self.memory[buffer.0].start(), length);
+        let (group, endpoint) = self.group();
+        // SAFETY: buffers live as long as the endpoint, and are read and written as memory that
+        // peers write at any time.
+        let window = unsafe { group.register(endpoint, place, false) }?;
+        group.exchange(endpoint, window, None)?;
+        Ok(window)
+    }
+
+    /// Puts bytes of a buffer.
+    #[inline]
+    pub fn put(
+        &mut self,
+        put: &Put,
+        (buffer, offset, length): (Buffer, u64, u64),
+    ) -> Result<Ticket, WindowError> {
+        let memory = &self.memory[buffer.0];
+        let place = (memory.region, memory.start() + offset, length);
+        let (group, endpoint) = self.group();
+        // SAFETY: buffers live as long as the endpoint; bytes that are overwritten too early are
+        // other bytes, and nothing worse.
+        unsafe { group.put(endpoint, put, place) }
+    }
+
+    /// Gets bytes into a buffer.
+    #[inline]
+    pub fn get(
+        &mut self,
+        target: (Handle, u32),
+        from: u64,
+        (buffer, offset, length): (Buffer, u64, u64),
+    ) -> Result<Ticket, WindowError> {
+        let memory = &self.memory[buffer.0];
+        let place = (memory.region, memory.start() + offset, length);
+        let (group, endpoint) = self.group();
+        // SAFETY: as above.
+        unsafe { group.get(endpoint, target, from, place) }
     }
 
     /// A buffer of at least `length` bytes, present in memory; zeroed but on a GPU.
@@ -277,7 +356,10 @@ fn pattern(seed: u64, at: u64) -> u8 {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if let Some(endpoint) = self.endpoint.take() {
+        if let Some(mut endpoint) = self.endpoint.take() {
+            if let Some(group) = self.group.take() {
+                group.close(&mut endpoint);
+            }
             endpoint.close();
         }
     }

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use super::Failure;
-use crosstie::wire::handle::HANDLE_BYTES;
 
 /// Most sizes that a list may have: as many measurements are made.
 const SIZES_MAX: usize = 64;
@@ -94,15 +93,15 @@ pub fn decimal(mut value: u64, room: &mut [u8; 20]) -> &str {
     core::str::from_utf8(&room[at..]).unwrap_or_default()
 }
 
-/// A handle as text: two digits for each byte.
+/// Bytes as text: two digits for each.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The inverse of [`hex`].
-pub fn unhex(text: &str) -> Option<[u8; HANDLE_BYTES]> {
-    let mut bytes = [0; HANDLE_BYTES];
-    if !text.is_ascii() || text.len() != 2 * HANDLE_BYTES {
+pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if !text.is_ascii() || text.len() != 2 * N {
         return None;
     }
     for (at, byte) in bytes.iter_mut().enumerate() {
@@ -114,6 +113,7 @@ pub fn unhex(text: &str) -> Option<[u8; HANDLE_BYTES]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crosstie::wire::handle::HANDLE_BYTES;
 
     #[test]
     fn sizes_are_read_as_lists_and_ranges() {
@@ -130,7 +130,7 @@ mod tests {
     fn handle_survives_its_text() {
         let handle: [u8; HANDLE_BYTES] = core::array::from_fn(|at| at as u8);
         assert_eq!(unhex(&hex(&handle)), Some(handle));
-        assert_eq!(unhex("zz"), None);
+        assert_eq!(unhex::<HANDLE_BYTES>("zz"), None);
     }
 
     #[test]

@@ -70,6 +70,53 @@ fn window_is_cut_short_when_its_time_is_over() {
     assert!(text.lines().all(|line| member(line, "verified_bytes") != "0"), "{text}");
 }
 
+#[test]
+fn one_sided_operations_stand_beside_messages() {
+    let args = ["put", "get", "signal", "counter", "--sizes", "8,100K", "--seconds", "0.02"];
+    for (device, memory) in [("shm0", "shared"), ("shm0", "private"), ("tcp0", "private")] {
+        let more = ["--device", device, "--memory", memory, "--verify", "--json", "--no-pin"];
+        let output =
+            perf(&[&args[..], &more].concat()).env("CROSSTIE_SOCKET_IFNAME", "=lo").output();
+        let text = said(&output.unwrap());
+        let rows: Vec<&str> = text.lines().filter(|line| line.contains("\"memory\"")).collect();
+        let of = |measure| rows.iter().filter(move |row| row.contains(measure)).copied();
+        for (measure, bytes, value) in [
+            ("\"put\"", &["8", "102400"][..], "one_way_us"),
+            ("\"get\"", &["8", "102400"], "get_us"),
+            ("\"signal\"", &["0"], "one_way_us"),
+            ("\"counter\"", &["8", "102400"], "counter_ns"),
+        ] {
+            assert!(
+                of(measure).map(|row| member(row, "bytes")).eq(bytes.iter().copied()),
+                "{text}"
+            );
+            for row in of(measure) {
+                let ratio = if value == "counter_ns" { "ratio" } else { "rate_ratio" };
+                assert!(member(row, value) != "null" && member(row, ratio) != "null", "{row}");
+                let is_checked = member(row, "verified_bytes") != "0";
+                assert_eq!(is_checked, measure != "\"signal\"", "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_sided_operations_say_what_they_have_not() {
+    for (args, wanted) in [
+        (&["put", "--device", "loopback0"][..], "--device: not with put"),
+        (&["get", "--both"], "--both: not with put"),
+        (&["signal", "--connections", "2"], "--connections: not with put"),
+        (&["counter", "--group", "2"], "--group: not with put"),
+        (&["put", "--verify-inside"], "--verify-inside: not with put"),
+        (&["put", "--pattern", "ring"], "WHAT is latency, bandwidth or rate"),
+    ] {
+        let output = perf(args).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+        assert!(errors.contains(wanted) && output.stdout.is_empty(), "{args:?}: {errors}");
+    }
+}
+
 /// Each of several processes warned of the same settings.
 #[test]
 fn each_warning_is_said_once_whatever_the_number_of_processes() {

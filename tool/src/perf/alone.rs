@@ -37,6 +37,7 @@ impl Alone {
             connections: connections_all,
             rails: None,
             location: Location::Host,
+            has_group: false,
         };
         let setup = Setup::new(connections);
         let mut side = Side::open(&shape)?;
@@ -173,6 +174,7 @@ impl Bench for Alone {
             Kind::PingPong => self.pingpong(window, samples)? as f64,
             Kind::Stream => Flow::new(window, &self.near, &self.far).run(&mut self.side)?,
             Kind::Both => return Err("option --both: loopback0 has one direction".into()),
+            kind => return Err(format!("{kind:?}: loopback0 has no second process")),
         };
         Ok(Ran { took: began.elapsed(), rounds })
     }

@@ -91,6 +91,8 @@ impl Plan<'_> {
             | Measure::Socket => {
                 self.throughput(&mut row, &windows, &window);
             }
+            // has windows of its own
+            Measure::Put | Measure::Get | Measure::Signal | Measure::Counter => {}
         }
         let after = bench.checked();
         row.verified = after.0 - before.0;
@@ -121,11 +123,13 @@ impl Plan<'_> {
         Ok(row)
     }
 
-    fn window(&self) -> Window {
+    /// The window that is asked for.
+    pub fn window(&self) -> Window {
         self.options.window(self.measure, self.backing, self.bytes)
     }
 
-    fn row(&self) -> Row {
+    /// A row for it.
+    pub fn row(&self) -> Row {
         Row::new(self.options, self.measure, Some((self.backing, self.bytes)))
     }
 

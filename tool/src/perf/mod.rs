@@ -1,5 +1,5 @@
-//! `crosstie perf`: latency, bandwidth, message rate and set-up, between two processes or within
-//! one.
+//! `crosstie perf`: latency, bandwidth, message rate, one-sided operations and set-up, between two
+//! processes or within one.
 //!
 //! The measuring process starts this program a second time as its peer ([`peer`]), and pins both to
 //! different CPUs. It asks the peer over a pipe for one window after the other. While a window
@@ -13,17 +13,20 @@
 
 mod alone;
 mod bench;
+mod beside;
 mod chaos;
 mod flow;
 mod measure;
 mod memory;
 mod once;
+mod one_sided;
 mod options;
 mod pace;
 mod peer;
 mod pingpong;
 mod place;
 mod process;
+mod questions;
 mod rails;
 mod ranks;
 mod remote;
@@ -89,7 +92,7 @@ fn measure(given: &ArgMatches, args: &[String]) -> Result<(), Failure> {
     let mut report = Report::new(&options);
     let progress = bar(steps(&options));
     // neighbours that messages answer have their connections in common
-    for measures in options.measures.chunk_by(|a, b| a.is_transfer() && b.is_transfer()) {
+    for measures in options.measures.chunk_by(|a, b| a.shares_connections(*b)) {
         match measures {
             [Measure::Setup] => {
                 progress.set_message("setup");
@@ -139,7 +142,9 @@ fn transfers_run(
         }
         DeviceKind::Loopback => Box::new(Alone::open(connections, &options.buffers())?),
         DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
-            Box::new(Pair::open(&setting(options, connections, server))?)
+            let mut setting = setting(options, connections, server);
+            setting.shape.has_group = measures.iter().any(|measure| measure.is_one_sided());
+            Box::new(Pair::open(&setting)?)
         }
     };
     for measure in measures {
@@ -147,7 +152,10 @@ fn transfers_run(
             for bytes in options.sizes(*measure) {
                 progress.set_message(measure.name());
                 let plan = measure::Plan { options, measure: *measure, backing, bytes };
-                let row = plan.run(bench.as_mut())?;
+                let row = match measure.is_one_sided() {
+                    true => beside::run(&plan, bench.as_mut())?,
+                    false => plan.run(bench.as_mut())?,
+                };
                 progress.suspend(|| report.add(row))?;
                 progress.inc(1);
             }
@@ -213,7 +221,8 @@ fn setup(options: &Options, server: Option<Rc<Server>>) -> Result<Row, Failure> 
     let buffers = vec![(backing, window.buffer_bytes())];
     if options.device == DeviceKind::Loopback {
         let (device, connections_all, location) = (options.device, 2 * connections, Location::Host);
-        let shape = Shape { device, connections: connections_all, rails: None, location };
+        let shape =
+            Shape { device, connections: connections_all, rails: None, location, has_group: false };
         let mut alone = Alone::open(connections, &buffers)?;
         alone.window(&window, None, None)?;
         alone.setup.used();
@@ -230,7 +239,7 @@ fn setting(options: &Options, connections: u32, server: Option<Rc<Server>>) -> S
     let (device, rails) = (options.device, options.rails);
     let Locations(location, far) = options.locations;
     Setting {
-        shape: Shape { device, connections, rails, location },
+        shape: Shape { device, connections, rails, location, has_group: false },
         connections,
         cpus: options.cpus,
         server,

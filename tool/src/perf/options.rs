@@ -4,9 +4,11 @@
 use super::memory::{Locations, Memory};
 use super::once;
 use super::place::Place;
+pub use super::questions::{Measure, measures_known};
+use super::questions::{measures, words};
 use super::ranks::pattern::Pattern;
 use super::window::{OUTSTANDING_MAX, SIZE_MAX, Window};
-use crate::arguments::{self, flag, hint, is_given, operands, option, refused, seconds};
+use crate::arguments::{self, flag, is_given, operands, option, refused, seconds};
 use crate::owned::Backing;
 use crate::text::sizes_parse;
 use crate::{Failure, cpus};
@@ -24,6 +26,8 @@ pub const CONNECTIONS_MAX: u64 = 1 << 15;
 pub const BUFFERS_BYTES_MAX: u64 = 8 << 30;
 /// Outstanding messages that the rate is measured with.
 const RATE_OUTSTANDING: u64 = 32;
+/// Most bytes of a one-sided operation of which as many are outstanding.
+const SHORT_BYTES: u64 = 4 << 10;
 /// Seconds of one measurement: the default set then ends within half a minute.
 const SECONDS: f64 = 0.4;
 
@@ -40,6 +44,9 @@ process and `crosstie perf --listen` there. WHAT is any of:
   socket      a bare TCP socket of this host instead of crosstie: latency, rate and bandwidth,
               or those of them that are named beside it
   pair        loopback0 only: one receive, one send and their tests
+  put, get, signal, counter
+              one-sided operations of a group, and beside them messages in the same run: puts
+              with a signal, gets, signals alone, and what a counter costs
   all         latency, bandwidth, rate and setup; the default
 
 Started by mpirun, srun or torchrun, each process is a rank of --pattern, and rank 0 prints. Where
@@ -141,53 +148,6 @@ fn checks_and_output() -> Vec<Arg> {
         flag("json", "one JSON object per line"),
         option("svg", "FILE", "draw latency and bandwidth over size"),
     ]
-}
-
-/// A question.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Measure {
-    /// Half of a round trip.
-    Latency,
-    /// Bytes per second.
-    Bandwidth,
-    /// Messages per second.
-    Rate,
-    /// Connections.
-    Setup,
-    /// The library's own cost.
-    Pair,
-    /// A socket in the library's place.
-    Socket,
-}
-
-impl Measure {
-    /// All of them; the default ones stand first.
-    const EVERY: [Measure; 6] = [
-        Measure::Latency,
-        Measure::Bandwidth,
-        Measure::Rate,
-        Measure::Setup,
-        Measure::Pair,
-        Measure::Socket,
-    ];
-    const DEFAULT: &[Measure] = Measure::EVERY.split_at(4).0;
-
-    /// Whether messages over connections that are there answer it.
-    pub fn is_transfer(self) -> bool {
-        !matches!(self, Measure::Setup | Measure::Socket)
-    }
-
-    /// As it is typed and printed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Measure::Latency => "latency",
-            Measure::Bandwidth => "bandwidth",
-            Measure::Rate => "rate",
-            Measure::Setup => "setup",
-            Measure::Pair => "pair",
-            Measure::Socket => "socket",
-        }
-    }
 }
 
 /// When bytes are checked.
@@ -364,6 +324,7 @@ impl Options {
         if self.measures.contains(&Measure::Pair) && !(loopback && self.measures.len() == 1) {
             return Err("`pair` stands alone, and wants --device loopback0".into());
         }
+        self.one_sided_check()?;
         if self.both && loopback {
             return Err(refused("--both", "loopback0 is one process, which takes turns"));
         }
@@ -391,12 +352,34 @@ impl Options {
         Ok(())
     }
 
+    /// What operations of a group have not.
+    fn one_sided_check(&self) -> Result<(), Failure> {
+        if !self.measures.iter().any(|measure| measure.is_one_sided()) {
+            return Ok(());
+        }
+        let why = "not with put, get, signal and counter, which are";
+        for (option, is_given, what) in [
+            ("--device", self.device == DeviceKind::Loopback, "between two processes"),
+            ("--both", self.both, "of one direction"),
+            ("--connections", self.connections.is_some(), "of the group's own connections"),
+            ("--group", self.group != 1, "single operations"),
+            ("--verify-inside", self.verify == Verify::Inside, "checked by --verify"),
+        ] {
+            if is_given {
+                return Err(refused(option, &format!("{why} {what}")));
+            }
+        }
+        Ok(())
+    }
+
     /// The sizes of a measurement.
     pub fn sizes(&self, measure: Measure) -> Vec<u64> {
         match (&self.sizes, measure) {
             (_, Measure::Setup | Measure::Socket) => vec![],
+            (_, Measure::Signal) => vec![0],
             (Some(sizes), _) => sizes.clone(),
-            (None, Measure::Rate | Measure::Pair) => vec![8],
+            (None, Measure::Rate | Measure::Pair | Measure::Counter) => vec![8],
+            (None, Measure::Put | Measure::Get) => vec![8, 4 << 10, 64 << 10, 1 << 20],
             (None, Measure::Latency | Measure::Bandwidth) => {
                 [3, 10, 12, 13, 14, 16, 18, 20, 22].iter().map(|shift| 1 << shift).collect()
             }
@@ -411,6 +394,7 @@ impl Options {
             // Sockets read and write any memory alike.
             (None, DeviceKind::Tcp, _) => vec![Backing::Private],
             (None, _, Measure::Rate) => vec![Backing::Shared],
+            (None, _, measure) if measure.is_one_sided() => vec![Backing::Shared],
             (None, _, _) => vec![Backing::Shared, Backing::Private],
         }
     }
@@ -419,8 +403,12 @@ impl Options {
     pub fn outstanding(&self, measure: Measure) -> u64 {
         match measure {
             Measure::Latency | Measure::Pair => 1,
-            Measure::Rate => self.outstanding.unwrap_or(RATE_OUTSTANDING),
-            Measure::Bandwidth | Measure::Setup | Measure::Socket => self.outstanding.unwrap_or(8),
+            Measure::Rate | Measure::Signal | Measure::Counter => {
+                self.outstanding.unwrap_or(RATE_OUTSTANDING)
+            }
+            Measure::Bandwidth | Measure::Setup | Measure::Socket | Measure::Put | Measure::Get => {
+                self.outstanding.unwrap_or(8)
+            }
         }
     }
 
@@ -436,7 +424,10 @@ impl Options {
             backing,
             bytes,
             rounds: 1,
-            outstanding: self.outstanding(measure),
+            outstanding: match self.outstanding {
+                None if measure.is_one_sided() && bytes <= SHORT_BYTES => RATE_OUTSTANDING,
+                _ => self.outstanding(measure),
+            },
             group: self.group,
             one_buffer: self.one_buffer,
             verify: self.verify == Verify::Inside,
@@ -503,7 +494,9 @@ impl Options {
         }
         let mut measures = self.measures.clone();
         measures.retain(|measure| *measure != Measure::Setup); // one of the default set
-        let wrong = measures.iter().find(|m| matches!(m, Measure::Pair | Measure::Socket));
+        let wrong = measures.iter().find(|measure| {
+            measure.is_one_sided() || matches!(measure, Measure::Pair | Measure::Socket)
+        });
         match (wrong, measures.is_empty()) {
             (None, false) => Ok(measures),
             _ => Err("among ranks of a pattern, WHAT is latency, bandwidth or rate".into()),
@@ -526,39 +519,6 @@ impl Options {
         }
         buffers
     }
-}
-
-/// What is typed of what can be measured.
-pub fn words() -> impl Iterator<Item = &'static str> {
-    Measure::EVERY.iter().map(|measure| measure.name()).chain(["all"])
-}
-
-/// What can be measured, as a list.
-pub fn measures_known() -> String {
-    Measure::EVERY.map(Measure::name).join(", ") + " and all"
-}
-
-fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
-    let mut measures = Vec::new();
-    for operand in operands {
-        if operand == "all" {
-            measures.extend(Measure::DEFAULT);
-            continue;
-        }
-        let found = Measure::EVERY.iter().find(|measure| measure.name() == operand);
-        let known = || Measure::EVERY.iter().map(|measure| measure.name());
-        measures.push(*found.ok_or_else(|| {
-            let end = match hint(operand, known()) {
-                near if near.is_empty() => format!("; there are {}", measures_known()),
-                near => near,
-            };
-            format!("nothing called `{operand}` is measured{end}")
-        })?);
-    }
-    if measures.is_empty() {
-        measures.extend(Measure::DEFAULT);
-    }
-    Ok(measures)
 }
 
 /// The device of `--device`.

@@ -5,9 +5,10 @@
 use super::bench::{Bench, Ran};
 use super::flow::Flow;
 use super::once;
+use super::one_sided;
 use super::options::{BUFFERS_BYTES_MAX, CONNECTIONS_MAX, device, device_option};
 use super::pingpong;
-use super::process::{PEER_COMMAND, Peer, line_read, pin};
+use super::process::{PEER_COMMAND, Peer, line_read, member_line, member_of, pin};
 use super::rails::Paths;
 use super::ranks::lanes::STEP_LIMIT;
 use super::remote::Server;
@@ -44,6 +45,7 @@ pub fn command() -> Command {
         .arg(number("private", "BYTES", "of each buffer on the heap", 0..=BUFFERS_BYTES_MAX))
         .arg(number("located", "BYTES", "of each buffer in --location", 0..=BUFFERS_BYTES_MAX))
         .arg(option("location", "MEMORY", "host or cuda:N").value_parser(Location::parse))
+        .arg(flag("one-sided", "to open a group of both"))
         .arg(once::warned_option())
 }
 
@@ -95,6 +97,9 @@ impl Pair {
             side.connect(&handle)?;
             setup.made(began);
         }
+        if setting.shape.has_group {
+            one_sided::open(&mut side, 0, &mut |mine| process.member(mine))?;
+        }
         Ok(Pair { side, process, setup })
     }
 }
@@ -108,6 +113,9 @@ fn told(setting: &Setting) -> Vec<(&'static str, String)> {
     .to_vec();
     if let Some(rails) = setting.shape.rails {
         told.push(("--rails", rails.to_string()));
+    }
+    if setting.shape.has_group {
+        told.push(("--one-sided", String::new()));
     }
     match setting.cpus {
         Some(_) if setting.server.is_some() && setting.is_cpu_free => {
@@ -150,6 +158,7 @@ impl Bench for Pair {
                 let rounds = Flow::new(window, &connections, receives).run(side);
                 rounds.and_then(|rounds| side.signal_wait().map(|()| rounds))
             }
+            _ => one_sided::run(side, window).map(|rounds| rounds as f64),
         };
         let took = began.elapsed();
         let rounds = rounds.map_err(|failure| self.process.why(failure))?;
@@ -213,7 +222,8 @@ pub fn session(
     let connections = number(given, "connections").unwrap_or(1) as u32;
     let rails = number(given, "rails").map(|rails| rails as u32);
     let location = given.get_one("location").copied().unwrap_or(Location::Host);
-    let mut side = Side::open(&Shape { device: device(given), connections, rails, location })?;
+    let (device, has_group) = (device(given), given.get_flag("one-sided"));
+    let mut side = Side::open(&Shape { device, connections, rails, location, has_group })?;
     let mut rooms = Vec::new();
     for backing in [Backing::Shared, Backing::Private, Backing::Located] {
         if let Some(bytes) = number(given, backing.name()) {
@@ -229,6 +239,14 @@ pub fn session(
         true => wanted(),
         false => Err("its connections have not come".into()),
     })?;
+    if has_group {
+        one_sided::open(&mut side, 1, &mut |mine| {
+            let said = out.write_all(format!("{}\n", member_line(mine)).as_bytes());
+            said.and_then(|()| out.flush()).map_err(gone)?;
+            let line = line_read(words)?.ok_or("the measuring process is gone")?;
+            member_of(&line).ok_or_else(|| format!("the measuring process says `{line}`"))
+        })?;
+    }
     while let Some(window) = side.attend(|| next_window(words, &rooms))? {
         serve(&mut side, &window)?;
         said(out, (side.verified, side.wrong), Paths::of(&mut side))?;
@@ -280,5 +298,6 @@ fn serve(side: &mut Side, window: &Window) -> Result<(), Failure> {
             flow.run(side)?;
             side.signal()
         }
+        _ => one_sided::serve(side, window),
     }
 }

@@ -5,10 +5,11 @@
 use super::once;
 use super::rails::Paths;
 use super::window::Window;
-use crate::text::unhex;
+use crate::text::{hex, unhex};
 use crate::{Failure, SAID, STATUS_USAGE};
 use crosstie::memory::probe;
 use crosstie::wire::handle::HANDLE_BYTES;
+use crosstie::wire::one_sided::MEMBER_BYTES;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -44,7 +45,8 @@ impl Peer {
             command.args(["--cpu", &cpu.to_string()]);
         }
         for (name, value) in options {
-            command.args([name, value.as_str()]);
+            let value = Some(value.as_str()).filter(|value| !value.is_empty());
+            command.arg(name).args(value);
         }
         // it listens, where this has no effect but a warning that we have had
         command.env_remove("CROSSTIE_TCP_RAILS");
@@ -81,6 +83,13 @@ impl Peer {
         let line = self.hear()?;
         let handle = line.strip_prefix("handle ").and_then(unhex);
         handle.ok_or_else(|| format!("{} says `{line}`", self.name()))
+    }
+
+    /// Says what this process gives to a gathering of both, and hears what the other gives.
+    pub fn member(&mut self, mine: &[u8]) -> Result<[u8; MEMBER_BYTES], Failure> {
+        self.say(&member_line(mine))?;
+        let line = self.hear()?;
+        member_of(&line).ok_or_else(|| format!("{} says `{line}`", self.name()))
     }
 
     /// Says a line.
@@ -186,6 +195,16 @@ pub fn line_read(words: &mut impl BufRead) -> Result<Option<String>, Failure> {
         }
         Err(error) => Err(format!("lost: {error}")),
     }
+}
+
+/// What a process gives to a gathering, as a line.
+pub fn member_line(mine: &[u8]) -> String {
+    format!("member {}", hex(mine))
+}
+
+/// The inverse of [`member_line`].
+pub fn member_of(line: &str) -> Option<[u8; MEMBER_BYTES]> {
+    line.strip_prefix("member ").and_then(unhex)
 }
 
 /// Keeps this process on one CPU.

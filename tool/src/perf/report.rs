@@ -20,7 +20,8 @@ pub struct Row {
     device: &'static str,
     memory: Option<String>,
     bytes: Option<u64>,
-    outstanding: u64,
+    /// Receives, or operations, at a time.
+    pub outstanding: u64,
     values: Vec<(&'static str, f64)>,
     /// Bytes that were compared with what was sent.
     pub verified: u64,
@@ -212,6 +213,20 @@ impl<'a> Report<'a> {
             ),
             Measure::Socket => String::new(), // has a table for each of its parts
             Measure::Pair => String::from("pair: one receive, one send, and their tests"),
+            Measure::Put | Measure::Signal => format!(
+                "{}: half of a round trip, each way {}; sent: a\nmessage of that length in the \
+                 same run; rates: several outstanding; best of windows in turn",
+                measure.name(),
+                if measure == Measure::Put { "a put with a signal" } else { "a signal" }
+            ),
+            Measure::Get => String::from(
+                "get: until the bytes are here; sent: a message of 8 bytes and one of that length \
+                 back, in\nthe same run; rates: several outstanding; best of windows in turn",
+            ),
+            Measure::Counter => String::from(
+                "counter: a put with a signal until its counter has grown; local: until its buffer \
+                 may be\nused; sent: a message, likewise; best of windows in turn",
+            ),
         }
     }
 

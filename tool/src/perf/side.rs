@@ -30,6 +30,9 @@ const ATTENTION: Duration = Duration::from_millis(1);
 /// Outstanding receives, and sends, of one connection.
 pub const REQUESTS_MAX: u32 = 64;
 
+/// Ends of connections of a group of two: two with the other, and two with itself of two ends each.
+const GROUP_CONNECTIONS: u32 = 6;
+
 /// How large an endpoint is to be.
 #[derive(Copy, Clone, Debug)]
 pub struct Shape {
@@ -41,13 +44,16 @@ pub struct Shape {
     pub rails: Option<u32>,
     /// Where buffers lie that are located.
     pub location: Location,
+    /// It is of a group, which has connections of its own.
+    pub has_group: bool,
 }
 
 impl Shape {
     /// The options to open with.
     pub fn options(&self) -> Options {
         let mut options = Options { device: self.device, ..Options::default() };
-        options.limits.connections_max = self.connections.max(2);
+        let of_group = if self.has_group { GROUP_CONNECTIONS } else { 0 };
+        options.limits.connections_max = self.connections.max(2) + of_group;
         options.limits.requests_max = REQUESTS_MAX;
         if let Some(rails) = self.rails {
             options.tcp_rails = rails;
@@ -59,10 +65,12 @@ impl Shape {
 
 /// Buffers of one backing.
 #[derive(Copy, Clone, Debug)]
-struct Buffers {
-    backing: Backing,
-    send: Buffer,
-    receive: Buffer,
+pub(super) struct Buffers {
+    pub backing: Backing,
+    pub send: Buffer,
+    pub receive: Buffer,
+    /// The group's window of what is received.
+    pub window: Handle,
 }
 
 /// Where one message of a pattern lies in a buffer of its own kind.
@@ -146,11 +154,18 @@ impl Side {
             let end = if is_heapless { "; --memory private needs none" } else { "" };
             format!("{bytes} bytes of {} memory: {error}{end}", backing.name())
         })?;
-        self.buffers.push(Buffers { backing, send, receive });
+        let window = Handle::default();
+        self.buffers.push(Buffers { backing, send, receive, window });
         Ok(())
     }
 
-    fn buffers(&self, backing: Backing) -> &Buffers {
+    /// The buffers of each backing, in the order of the backings.
+    pub(super) fn buffers_all(&mut self) -> &mut [Buffers] {
+        self.buffers.sort_by_key(|buffers| buffers.backing.name());
+        &mut self.buffers
+    }
+
+    pub(super) fn buffers(&self, backing: Backing) -> &Buffers {
         let found = self.buffers.iter().find(|buffers| buffers.backing == backing);
         found.expect("made before the first window")
     }
@@ -219,7 +234,7 @@ impl Side {
             let waited = thread::Builder::new().spawn_scoped(scope, waits);
             let waited = waited.map_err(|error| format!("a thread that waits: {error}"))?;
             while !waited.is_finished() {
-                self.owned.endpoint().progress();
+                self.owned.progress();
                 thread::park_timeout(ATTENTION);
             }
             waited.join().unwrap_or_else(|panic| resume_unwind(panic))
@@ -250,6 +265,16 @@ impl Side {
         self.over |= self.until.is_some_and(|until| Instant::now() >= until);
     }
 
+    /// So many bytes are sent: looks at the clock from time to time.
+    #[inline]
+    pub(super) fn sent_count(&mut self, bytes: u64) {
+        self.sent += bytes.max(BYTES_LEAST);
+        if self.sent >= BYTES_BEFORE_LOOK {
+            self.sent = 0;
+            self.look();
+        }
+    }
+
     /// The first message of a window, and room for it.
     pub fn message(&self, window: &Window) -> (Outgoing, Incoming) {
         let buffers = self.buffers(window.backing);
@@ -266,11 +291,7 @@ impl Side {
         round: u64,
         part: u64,
     ) -> Result<Option<RequestId>, Failure> {
-        self.sent += window.bytes.max(BYTES_LEAST);
-        if self.sent >= BYTES_BEFORE_LOOK {
-            self.sent = 0;
-            self.look();
-        }
+        self.sent_count(window.bytes);
         let buffer = self.buffers(window.backing).send;
         let offset = window.offset(round, part);
         if window.verify {
@@ -464,6 +485,7 @@ mod tests {
             connections: 1,
             rails: None,
             location: Location::Host,
+            has_group: false,
         };
         let mut side = Side::open(&shape).expect("an endpoint");
         side.buffers_make(Backing::Private, BYTES).expect("room");

@@ -19,7 +19,38 @@ pub enum Kind {
     Stream,
     /// As [`Kind::Stream`], in both directions at once.
     Both,
+    /// Puts with a signal, back and forth, one at a time.
+    PutPing,
+    /// Puts with a signal from the measuring process, several outstanding; a flush ends them.
+    PutStream,
+    /// Gets of the measuring process, one at a time.
+    Get,
+    /// Gets of the measuring process, several outstanding.
+    GetStream,
+    /// Signals back and forth, one at a time.
+    SignalPing,
+    /// Signals from the measuring process, and a flush.
+    SignalStream,
+    /// Puts with a signal, of which each one's buffer is waited for.
+    PutLocal,
+    /// The same with a counter, which is waited for instead.
+    PutCounter,
 }
+
+/// As they are told to a peer.
+const KINDS: [(Kind, &str); 11] = [
+    (Kind::PingPong, "pingpong"),
+    (Kind::Stream, "stream"),
+    (Kind::Both, "both"),
+    (Kind::PutPing, "put-ping"),
+    (Kind::PutStream, "put-stream"),
+    (Kind::Get, "get"),
+    (Kind::GetStream, "get-stream"),
+    (Kind::SignalPing, "signal-ping"),
+    (Kind::SignalStream, "signal-stream"),
+    (Kind::PutLocal, "put-local"),
+    (Kind::PutCounter, "put-counter"),
+];
 
 /// A window, as the measuring process asks its peer for it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -87,11 +118,7 @@ impl Window {
 
     /// As a line for the peer.
     pub fn to_line(self) -> String {
-        let kind = match self.kind {
-            Kind::PingPong => "pingpong",
-            Kind::Stream => "stream",
-            Kind::Both => "both",
-        };
+        let kind = KINDS.iter().find(|(kind, _)| *kind == self.kind).expect("all of them").1;
         let backing = self.backing.name();
         let flags = (u64::from(self.one_buffer), u64::from(self.verify));
         let numbers = [self.bytes, self.rounds, self.outstanding, self.group, flags.0, flags.1];
@@ -102,12 +129,8 @@ impl Window {
     /// The inverse of [`Window::to_line`].
     pub fn from_line(line: &str) -> Option<Window> {
         let mut words = line.split_whitespace();
-        let kind = match words.next()? {
-            "pingpong" => Kind::PingPong,
-            "stream" => Kind::Stream,
-            "both" => Kind::Both,
-            _ => return None,
-        };
+        let kind = words.next()?;
+        let kind = KINDS.iter().find(|(_, name)| *name == kind)?.0;
         let backing = Backing::named(words.next()?)?;
         let mut number = || words.next()?.parse::<u64>().ok();
         let window = Window {
@@ -145,7 +168,10 @@ mod tests {
 
     #[test]
     fn the_peer_reads_what_was_written() {
-        assert_eq!(Window::from_line(&WINDOW.to_line()), Some(WINDOW));
+        for (kind, _) in KINDS {
+            let window = Window { kind, ..WINDOW };
+            assert_eq!(Window::from_line(&window.to_line()), Some(window));
+        }
         assert_eq!(Window::from_line("stream shared 1 2 3"), None);
         assert_eq!(Window::from_line("stream shared 1 2 0 1 0 0"), None);
     }

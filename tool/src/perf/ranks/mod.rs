@@ -95,7 +95,7 @@ pub fn run(options: &Options, launch: Option<Launch>, args: &[String]) -> Result
     let measures = options.pattern_check(pattern, size)?;
     let connections = pattern.connections(size);
     let (device, rails, location) = (options.device, options.rails, Location::Host);
-    let shape = Shape { device, connections, rails, location };
+    let shape = Shape { device, connections, rails, location, has_group: false };
     let Some(launch) = launch else {
         // what it warns of the others need not; they inherit the CPUs that it may run on
         let side = Side::open(&shape)?;
