@@ -142,12 +142,13 @@ pub fn timeout_and_abort(actor: &mut Actor) -> Outcome {
         actor.rank.wait_signal(signal, Comparison::GreaterEqual, 1, timeout)
     };
     assert_eq!(at_least_one(actor, Some(MOMENT)), Err(WaitError::Timeout(Some(before))));
-    actor.rank.group().abort();
+    let abort = actor.rank.group().abort();
+    abort.set();
     assert_eq!(at_least_one(actor, None), Err(WaitError::Aborted));
     let counter = (window.handle, 0);
     let aborted = actor.rank.wait_counter(counter, Comparison::Equal, 1, None);
     assert_eq!(aborted, Err(WaitError::Aborted));
-    actor.rank.group().abort_clear();
+    abort.clear();
     actor.barrier(&window);
     if actor.ranks() > 1 {
         actor.alone(|actor| {
