@@ -63,7 +63,7 @@ fn guests_pair(ends: &[String; 2]) -> Pair {
 }
 
 #[test]
-fn counters_hold_the_sum_of_all_adds_beside_messages() {
+fn counters_of_a_device_hold_the_sum_of_all_adds_beside_messages() {
     let Some(ends) = ends(1) else { return };
     const ADDS: u64 = 300;
     let mut pair = guests_pair(&ends);
@@ -89,7 +89,7 @@ fn counters_hold_the_sum_of_all_adds_beside_messages() {
 
 /// No message goes on over TCP, and no add is posted any more.
 #[test]
-fn link_that_goes_down_ends_the_connection() {
+fn link_of_a_device_that_goes_down_ends_the_connection() {
     let Some(ends) = wires(1) else { return };
     let Pair { mut a, mut b, to_b, to_a, .. } = guests_pair(&ends);
     let counters = Memory::new(&a, Place::Private, 4096);

@@ -3,7 +3,8 @@
 
 mod verbs_support;
 
-use crosstie::fabric::{DeregisterError, Domain, MemoryDomain, RailKey};
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{DeregisterError, Domain, MemoryDomain, MemoryKind, RailKey, Region};
 use crosstie::memory::Errno;
 use crosstie::provider::verbs::companion::{ADDS_MAX, AddError, AddNumber, Companion};
 use crosstie::provider::verbs::companion::{CompanionError, OutcomeUnknown};
@@ -48,7 +49,7 @@ fn open(world: &World) -> Companion<'static> {
 }
 
 #[test]
-fn counters_hold_the_sum_of_all_adds_beside_traffic() {
+fn counters_of_a_device_hold_the_sum_of_all_adds_beside_traffic() {
     let Some(mut world) = World::new() else { return };
     const ADDS: u64 = 500;
     let mut companion = open(&world);
@@ -73,7 +74,7 @@ fn counters_hold_the_sum_of_all_adds_beside_traffic() {
 }
 
 #[test]
-fn sink_at_its_own_address_is_refused_at_set_up() {
+fn sink_of_a_device_at_its_own_address_is_refused_at_set_up() {
     let Some(world) = World::new() else { return };
     let refused = Companion::open_with_ordinary_sink(&world.rails[0]);
     let why = refused.map(drop).unwrap_err();
@@ -82,7 +83,7 @@ fn sink_at_its_own_address_is_refused_at_set_up() {
 }
 
 #[test]
-fn words_that_no_add_can_be_meant_for_are_refused_and_nothing_is_posted() {
+fn words_that_no_add_of_a_device_can_be_meant_for_are_refused_and_nothing_is_posted() {
     let Some(mut world) = World::new() else { return };
     let mut companion = open(&world);
     let (key, address) = (world.keys[0], world.remote(0, WORDS_AT).address);
@@ -119,6 +120,7 @@ fn storyteller() {
         "be removed" => fail(&mut world, "silent event=8 dead"),
         "lose the address" => fail(&mut world, "silent event=18 gid_moves"),
         "fill" => fill(&mut world),
+        "lack adds" => lack_adds(&mut world),
         "refuse a post" => refuse_a_post(&mut world),
         _ => panic!("no story is called {story}"),
     }
@@ -174,6 +176,22 @@ fn fill(world: &mut World) {
     println!("filled");
 }
 
+/// The device registers some memory without adds, which it has.
+fn lack_adds(world: &mut World) {
+    let mut companion = open(world);
+    let address = world.remote(0, WORDS_AT).address;
+    let region = Region { address, length: Bytes::kib(4), kind: MemoryKind::Host };
+    turn("refuses_adds=22");
+    // SAFETY: a part of a leaked block.
+    let key = unsafe { world.rails[0].domain().register(region) }.expect("memory of our own");
+    turn("");
+    assert_eq!(companion.add(key, address, 1), Err(AddError::NoAdds));
+    assert_eq!(world.rails[0].domain().deregister(key), Ok(()), "nothing holds it");
+    let number = add(world, &mut companion, WORDS_AT, 1);
+    assert_eq!(end(world, &mut companion, number), Ok(()));
+    println!("refused");
+}
+
 fn refuse_a_post(world: &mut World) {
     let mut companion = open(world);
     let (key, address) = (world.keys[0], world.remote(0, WORDS_AT).address);
@@ -223,4 +241,9 @@ fn companion_that_has_no_room_says_again() {
 #[test]
 fn add_that_the_device_does_not_take_has_not_been_posted() {
     tells("refuse a post", "", "refused");
+}
+
+#[test]
+fn memory_that_the_device_registers_without_adds_takes_none() {
+    tells("lack adds", "", "refused");
 }

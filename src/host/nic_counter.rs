@@ -54,7 +54,7 @@ pub enum NicCounterError {
     Region,
     /// The word does not lie in the region.
     Range,
-    /// The port does not know the region: it refused to register it.
+    /// The port does not know the region, or not for adds: it refused to register it so.
     NotRegistered,
     /// As many adds are on their way as there may be: add again later.
     Again,
@@ -77,7 +77,9 @@ impl fmt::Display for NicCounterError {
             NicCounterError::Unaligned => "the counter is not aligned to 8 bytes",
             NicCounterError::Region => "the handle names no registered region",
             NicCounterError::Range => "the counter does not lie in the region",
-            NicCounterError::NotRegistered => "the RDMA port has refused to register the region",
+            NicCounterError::NotRegistered => {
+                "the RDMA port has refused to register the region, or to register it for adds"
+            }
             NicCounterError::Again => "as many adds are on their way as there may be",
             NicCounterError::Lost => "the companion of the RDMA port has failed",
             NicCounterError::Device(code) => {
@@ -94,6 +96,7 @@ impl From<AddError> for NicCounterError {
             AddError::Unaligned => NicCounterError::Unaligned,
             // another thread has deregistered it since it was looked up
             AddError::Region => NicCounterError::Region,
+            AddError::NoAdds => NicCounterError::NotRegistered,
             AddError::Lost => NicCounterError::Lost,
             AddError::Refused(errno) => NicCounterError::Device(errno.0),
         }

@@ -21,8 +21,11 @@ const ACCESS: c_int =
 /// The same with adds, which nothing but rails that are used by themselves needs.
 const ACCESS_ADDING: c_int = ACCESS | numbers::ACCESS_REMOTE_ATOMIC;
 /// Set in the number of a registration that is one of a dma-buf: the library's are addresses, whose
-/// lowest bit is 0.
+/// lowest bits are 0.
 const IS_DMABUF: u64 = 1;
+/// The same of one that the device made without adds, which it was asked for.
+const HAS_NO_ADDS: u64 = 2;
+const MARKS: u64 = IS_DMABUF | HAS_NO_ADDS;
 
 /// What rail and registering threads share.
 #[derive(Debug)]
@@ -188,8 +191,12 @@ impl<'m> VerbsDomain<'m> {
         if !self.enter() {
             return Err(RegisterError::Fabric(libc::ENODEV));
         }
-        let made = self.shared.with_access(|access| make(self.shared.pd(), access));
-        let result = made.map_err(system).and_then(|made| self.file(region, kind, made));
+        let made = self.shared.with_access(|access| {
+            let adds = access & numbers::ACCESS_REMOTE_ATOMIC != 0;
+            let mark = if adds { 0 } else { HAS_NO_ADDS };
+            Ok((make(self.shared.pd(), access)?, kind | mark))
+        });
+        let result = made.map_err(system).and_then(|(made, marks)| self.file(region, marks, made));
         self.shared.gate.leave();
         result
     }
@@ -197,7 +204,7 @@ impl<'m> VerbsDomain<'m> {
     fn file(
         &self,
         region: Region,
-        kind: u64,
+        marks: u64,
         made: MemoryRegion,
     ) -> Result<RailKey, RegisterError> {
         let (lkey, rkey) = (u64::from(made.lkey()), u64::from(made.rkey()));
@@ -205,7 +212,7 @@ impl<'m> VerbsDomain<'m> {
         let range = Range { start, length, tag: lkey << 32 | rkey };
         let handle = self.table.insert(range).ok_or(RegisterError::Full)?;
         // whoever deregisters it has the key from us
-        let raw = made.into_raw() | kind;
+        let raw = made.into_raw() | marks;
         self.registrations[handle.index as usize].store(raw, Ordering::Release);
         Ok(RailKey(rkey << 32 | u64::from(handle.generation & 0xffff) << 16 | handle.index as u64))
     }
@@ -237,6 +244,13 @@ impl<'m> VerbsDomain<'m> {
         self.registrations[index as usize].load(Ordering::Relaxed) & IS_DMABUF != 0
     }
 
+    /// Whether a region that is pinned takes adds.
+    #[inline]
+    pub(super) fn takes_adds(&self, index: u32) -> bool {
+        // relaxed: as above
+        self.registrations[index as usize].load(Ordering::Relaxed) & HAS_NO_ADDS == 0
+    }
+
     /// Lets go of a region.
     #[inline]
     pub(super) fn release(&self, index: u32) {
@@ -255,7 +269,7 @@ impl<'m> VerbsDomain<'m> {
             let raw = registration.swap(0, Ordering::AcqRel);
             if raw != 0 {
                 // SAFETY: stored by `file`, and taken out by whoever gives it back.
-                let _ = unsafe { deregister_raw(shared.device.library(), raw & !IS_DMABUF) };
+                let _ = unsafe { deregister_raw(shared.device.library(), raw & !MARKS) };
             }
         }
         // SAFETY: taken once, as the caller vouches; whoever enters from now on is turned away.
@@ -281,7 +295,7 @@ impl Domain for VerbsDomain<'_> {
             let raw = registration.swap(0, Ordering::AcqRel);
             let library = self.shared.device.library();
             // SAFETY: stored by `file`; the table lets one thread come here.
-            let done = unsafe { deregister_raw(library, raw & !IS_DMABUF) };
+            let done = unsafe { deregister_raw(library, raw & !MARKS) };
             done.map_err(|errno| {
                 registration.store(raw, Ordering::Release);
                 DeregisterError::Fabric(errno.0)

@@ -194,6 +194,10 @@ impl<'m> Companion<'m> {
         }
         let held = self.domain.hold(key, address, WORD_BYTES.into());
         let (region, _) = held.ok_or(AddError::Region)?;
+        if !self.domain.takes_adds(region) {
+            self.domain.release(region);
+            return Err(AddError::NoAdds);
+        }
         let number = self.posted;
         if let Err(errno) = self.post(number, rkey(key), address, value) {
             self.domain.release(region);

@@ -63,6 +63,8 @@ pub enum AddError {
     Unaligned,
     /// The word does not lie in a region of that key.
     Region,
+    /// The device registered that region without adds.
+    NoAdds,
     /// An add has failed, or the port has: there will be no more.
     Lost,
     /// The device refused the request, with its code.
