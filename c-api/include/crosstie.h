@@ -1413,8 +1413,8 @@ int xtie_group_open(struct xtie_endpoint *endpoint,
 // Closes a group: its connections, and its windows with their allocated memory. What was issued
 // leaves first, for timeout_ms at most; that it has taken effect is known after a flush. Other
 // ranks' waits for this one end with an error, so meet them at a barrier first. The storage is the
-// caller's again. Close groups before their endpoint; after xtie_endpoint_close this function gives
-// the group's own state back.
+// caller's again. Close groups before their endpoint; after xtie_endpoint_close this function
+// gives the group's own state back.
 //
 // group: not to be used afterwards; while the storage stands untouched, doing so is answered by
 //     XTIE_ERR_GROUP_CLOSED.
