@@ -47,7 +47,7 @@ static inline int fork_ranks(int alone, void (*run)(void))
             return 0;
         }
     }
-    int failed = 0;
+    int result = 0;  // of the first that failed
     for (int left = alone; left > 0; left--) {
         int status = 0;
         pid_t ended = wait(&status);
@@ -57,9 +57,10 @@ static inline int fork_ranks(int alone, void (*run)(void))
             else if (status != 0 && ranks[rank] != 0)
                 kill(ranks[rank], SIGTERM);  // the others would wait for it
         }
-        failed |= status != 0;
+        if (result == 0 && status != 0)
+            result = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     }
-    return failed;
+    return result;
 }
 
 // Runs the ranks: this process under a launcher, else as many as that, which it forks.
