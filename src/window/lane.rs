@@ -326,27 +326,33 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
                 Err(_) => return Err(RequestError::Closed),
             }
         }
-        while let Some(Arriving { request: Some(request), length, .. }) = self.arriving.front() {
-            let (request, length) = (*request, *length);
+        while let Some(Arriving { request: Some(request), length, what, .. }) =
+            self.arriving.front()
+        {
+            let (request, length, what) = (*request, *length, *what);
             let outcome = match carrier.test(request) {
                 Ok(Some(outcome)) => outcome,
                 Ok(None) => break,
                 Err(_) => return Err(RequestError::Closed),
             };
-            let Some(done) = self.arriving.pop() else { break };
-            match (outcome.result, done.what) {
+            // what has failed stays where it is: no fence behind it is passed any more
+            match (outcome.result, what) {
                 (Ok(()) | Err(RequestError::Truncated), What::Nothing) => {}
-                (Ok(()), _) if outcome.lengths[0] != length => return Err(RequestError::Protocol),
-                (Ok(()), What::Put { window, signal }) => {
+                (Ok(()), _) if outcome.lengths[0] == length => {}
+                (Ok(()) | Err(RequestError::Truncated), _) => return Err(RequestError::Protocol),
+                (Err(error), _) => return Err(error),
+            }
+            self.arriving.pop();
+            match what {
+                What::Nothing => {}
+                What::Put { window, signal } => {
                     table.transfer_count(window, false);
                     if let Some((id, value)) = signal {
                         let added = table.signal_add_at(rank, window, id, value);
                         added.map_err(|_| RequestError::Protocol)?;
                     }
                 }
-                (Ok(()), What::Answer) => self.get_end()?,
-                (Err(RequestError::Truncated), _) => return Err(RequestError::Protocol),
-                (Err(error), _) => return Err(error),
+                What::Answer => self.get_end()?,
             }
         }
         Ok(())
