@@ -116,6 +116,8 @@ pub struct Group<'m, L> {
     rank: u32,
     table: Table<'m>,
     lanes: &'m mut [Lane<L>],
+    /// Something was issued since it was handed over.
+    has_issued: bool,
 }
 
 impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
@@ -139,7 +141,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
             other += 1;
             lane
         })?;
-        Ok(Group { rank, table, lanes })
+        Ok(Group { rank, table, lanes, has_issued: false })
     }
 
     /// This rank's number.
@@ -165,7 +167,22 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     #[inline]
     pub fn step<C: Carrier<Link = L>>(&mut self, carrier: &mut C) {
         for (rank, lane) in self.lanes.iter_mut().enumerate() {
-            lane.step(rank as u32, &mut self.table, carrier);
+            let rank = rank as u32;
+            if rank != self.rank || !lane.is_silent() {
+                lane.step(rank, &mut self.table, carrier);
+            }
+        }
+    }
+
+    /// Hands over what was issued, as [`Group::step`] does, and looks at nothing else: before the
+    /// carrier looks for what has come, which takes as long as a short message.
+    #[inline]
+    pub fn send<C: Carrier<Link = L>>(&mut self, carrier: &mut C) {
+        if !core::mem::take(&mut self.has_issued) {
+            return;
+        }
+        for (rank, lane) in self.lanes.iter_mut().enumerate() {
+            lane.send(rank as u32, &mut self.table, carrier);
         }
     }
 
@@ -230,6 +247,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     }
 
     fn lane(&mut self, rank: u32) -> Result<&mut Lane<L>, WindowError> {
+        self.has_issued = true;
         let lane = self.lanes.get_mut(rank as usize).ok_or(WindowError::Rank)?;
         lane.failed.map_or(Ok(()), |error| Err(WindowError::Failed(rank, error)))?;
         Ok(lane)
@@ -366,7 +384,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         let number = lane.issue(&record, Span::EMPTY);
         if let Some(count) = count {
             lane.counting.push((number, count));
-            lane.wants_applied = true;
+            (lane.wants_applied, lane.is_quiet) = (true, false);
         }
         Ok(Ticket::new(rank, number))
     }
@@ -393,7 +411,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     pub fn flush(&mut self, rank: u32) -> Result<Flushed, WindowError> {
         let lane = self.lane(rank)?;
         if lane.applied != lane.issued {
-            lane.wants_applied = true;
+            (lane.wants_applied, lane.is_quiet) = (true, false);
         } else if lane.local_through() == lane.issued {
             return match lane.refused.take() {
                 Some((_, refusal)) => Err(refusal.into()),

@@ -6,7 +6,10 @@ use super::memory::Span;
 use super::outbox::{FRAMES, TAG};
 use crate::base::slab::Handle;
 use crate::transport::{Incoming, RequestError, RequestId, SubmitError};
-use crate::wire::one_sided::{FRAME_BYTES, FRAME_HEAD_BYTES, FrameHead, RECORD_BYTES, Record};
+use crate::wire::one_sided::{
+    FRAME_BYTES, FRAME_HEAD_BYTES, FrameHead, RECORD_BYTES, Record, SHORT_FRAME_BYTES,
+    SHORT_INLINE_AT, Short,
+};
 
 /// Frames are numbered; number n lies in place n mod [`FRAMES`].
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub(super) enum Read {
     Nothing,
     /// A frame has come.
     Frame(FrameHead),
+    /// The same, which asks what has taken effect and does not tell it.
+    Asks,
     /// A record, and its inline bytes.
     Record(Record, Span),
     /// The frame was read to its end.
@@ -70,11 +75,40 @@ impl Inbox {
         Ok(())
     }
 
+    /// Whether there is something to be read.
+    #[inline]
+    pub fn has_frame<C: Carrier>(&mut self, carrier: &mut C) -> Result<bool, RequestError> {
+        if self.length != 0 {
+            return Ok(true);
+        }
+        if self.next == self.posted {
+            return Ok(false);
+        }
+        let outcome = match carrier.test(self.requests[self.next as usize % FRAMES]) {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => return Ok(false),
+            Err(_) => return Err(RequestError::Closed),
+        };
+        match outcome.result {
+            // longer than any frame
+            Err(RequestError::Truncated) => return Err(RequestError::Protocol),
+            result => result?,
+        }
+        (self.length, self.at) = (outcome.lengths[0] as u32, 0);
+        if self.length == 0 { Err(RequestError::Protocol) } else { Ok(true) }
+    }
+
+    /// Whether each place has a receive, and nothing is to be read.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.length == 0 && self.posted - self.next == FRAMES as u32
+    }
+
     /// What is there to be read. A record stays until it is passed by [`Inbox::pass`].
     #[inline]
     pub fn read<C: Carrier>(&mut self, carrier: &mut C) -> Result<Read, RequestError> {
-        if self.length == 0 {
-            return self.frame_take(carrier);
+        if !self.has_frame(carrier)? {
+            return Ok(Read::Nothing);
         }
         if self.at >= self.length {
             self.length = 0;
@@ -82,6 +116,13 @@ impl Inbox {
             return Ok(Read::End);
         }
         let frame = self.span(self.next).part(0, u64::from(self.length));
+        if self.length == SHORT_FRAME_BYTES as u32 {
+            return self.short_read(frame);
+        }
+        if self.at == 0 {
+            self.at = FRAME_HEAD_BYTES as u32;
+            return frame.frame_head().map(Read::Frame).ok_or(RequestError::Protocol);
+        }
         let rest = frame.part(u64::from(self.at), u64::from(self.length - self.at));
         let record = rest.record().ok_or(RequestError::Protocol)?;
         if record.frame_bytes() as u32 > self.length - self.at {
@@ -91,25 +132,14 @@ impl Inbox {
     }
 
     #[inline]
-    fn frame_take<C: Carrier>(&mut self, carrier: &mut C) -> Result<Read, RequestError> {
-        if self.next == self.posted {
-            return Ok(Read::Nothing);
+    fn short_read(&mut self, frame: Span) -> Result<Read, RequestError> {
+        let Short { record, wants_applied } = frame.short_frame().ok_or(RequestError::Protocol)?;
+        if self.at == 0 && wants_applied {
+            self.at = FRAME_HEAD_BYTES as u32;
+            return Ok(Read::Asks);
         }
-        let outcome = match carrier.test(self.requests[self.next as usize % FRAMES]) {
-            Ok(Some(outcome)) => outcome,
-            Ok(None) => return Ok(Read::Nothing),
-            Err(_) => return Err(RequestError::Closed),
-        };
-        match outcome.result {
-            // longer than any frame
-            Err(RequestError::Truncated) => return Err(RequestError::Protocol),
-            result => result?,
-        }
-        let length = outcome.lengths[0];
-        let head = self.span(self.next).part(0, length).frame_head();
-        let head = head.ok_or(RequestError::Protocol)?;
-        (self.length, self.at) = (length as u32, FRAME_HEAD_BYTES as u32);
-        Ok(Read::Frame(head))
+        let inline = frame.part(SHORT_INLINE_AT as u64, record.inline_bytes());
+        Ok(Read::Record(record, inline))
     }
 
     /// Goes on to what is behind a record that was read.

@@ -7,7 +7,7 @@ use super::carrier::Carrier;
 use super::fifo::Fifo;
 use super::inbox::{Inbox, Read};
 use super::memory::Span;
-use super::outbox::{Outbox, TAG};
+use super::outbox::{Due, Left, Outbox, TAG};
 use super::table::{Count, Table};
 use crate::base::slab::Handle;
 use crate::transport::{Incoming, Outgoing, RequestError, RequestId, SubmitError};
@@ -138,6 +138,8 @@ pub(super) struct Lane<L> {
     has_asked: u64,
     /// The next record takes effect after all before it.
     pub fences: bool,
+    /// There is nothing to do until a frame comes.
+    pub is_quiet: bool,
 }
 
 impl<L: Copy + core::fmt::Debug> Lane<L> {
@@ -164,6 +166,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             wants_applied: false,
             has_asked: 0,
             fences: false,
+            is_quiet: false,
         }
     }
 
@@ -178,6 +181,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     #[inline]
     pub fn issue(&mut self, record: &Record, inline: Span) -> u64 {
         self.outbox.push(record, inline);
+        self.is_quiet = false;
         self.issued += 1;
         self.issued
     }
@@ -211,12 +215,50 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         if self.failed.is_some() {
             return;
         }
-        if let Err(error) = self.try_step(rank, table, carrier) {
-            // what came before the connection failed has come
-            let _ = self.inbox_step(rank, table, carrier);
-            self.failed = Some(error);
-            self.give_up(table);
+        if self.is_quiet {
+            match self.inbox.has_frame(carrier) {
+                Ok(false) => return,
+                Ok(true) => {}
+                Err(error) => return self.fail(error, rank, table, carrier),
+            }
         }
+        if let Err(error) = self.try_step(rank, table, carrier) {
+            self.fail(error, rank, table, carrier);
+        }
+    }
+
+    /// Sends what was issued, and looks at nothing else.
+    #[inline]
+    pub fn send<C: Carrier<Link = L>>(
+        &mut self,
+        rank: u32,
+        table: &mut Table<'_>,
+        carrier: &mut C,
+    ) {
+        if self.failed.is_some() || !self.outbox.is_waiting() {
+            return;
+        }
+        let mut sent = self.outbox_step(carrier);
+        if sent.is_ok() && !self.leaving.is_empty() {
+            sent = self.leaving_step(table, carrier);
+        }
+        if let Err(error) = sent {
+            self.fail(error, rank, table, carrier);
+        }
+    }
+
+    #[cold]
+    fn fail<C: Carrier<Link = L>>(
+        &mut self,
+        error: RequestError,
+        rank: u32,
+        table: &mut Table<'_>,
+        carrier: &mut C,
+    ) {
+        // what came before the connection failed has come
+        let _ = self.inbox_step(rank, table, carrier);
+        self.failed = Some(error);
+        self.give_up(table);
     }
 
     #[inline]
@@ -226,11 +268,13 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         table: &mut Table<'_>,
         carrier: &mut C,
     ) -> Result<(), RequestError> {
+        let taken = self.taken;
+        // not behind what reads frames: an answer to them would wait for it
+        self.inbox.post(carrier, self.links.frames_in)?;
         if !self.arriving.is_empty() {
             self.arriving_step(rank, table, carrier)?;
         }
         self.inbox_step(rank, table, carrier)?;
-        self.inbox.post(carrier, self.links.frames_in)?;
         if !self.leaving.is_empty() {
             self.leaving_step(table, carrier)?;
         }
@@ -242,7 +286,35 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         if !self.leaving.is_empty() {
             self.leaving_step(table, carrier)?;
         }
+        // an answer to what has come does not wait for this
+        self.is_quiet = self.taken == taken && self.has_nothing_to_do();
         Ok(())
+    }
+
+    /// Of a rank's lane with itself: whether no frame can come.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.is_quiet && self.issued == self.taken
+    }
+
+    /// Whether nothing can happen before a frame comes or something is issued.
+    fn has_nothing_to_do(&self) -> bool {
+        let are_empty = self.arriving.is_empty() && self.leaving.is_empty();
+        let have_answers = self.asks.is_empty() && self.refusals.is_empty();
+        let is_due = self.due(self.applied_here()) != Due::Nothing;
+        are_empty && have_answers && !is_due && self.inbox.is_idle() && self.outbox.is_idle()
+    }
+
+    /// What the peer is due where so many of its records have taken effect.
+    fn due(&self, applied: u64) -> Due {
+        let is_asked = self.told < self.asked_through && self.told < applied;
+        if is_asked || applied - self.told >= TELL_EACH {
+            Due::Tell
+        } else if self.wants_applied && self.has_asked < self.issued {
+            Due::Ask
+        } else {
+            Due::Nothing
+        }
     }
 
     /// Posts receives into the inbox before anything is exchanged.
@@ -250,17 +322,17 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         self.inbox.post(carrier, self.links.frames_in)
     }
 
+    #[inline]
     fn outbox_step<C: Carrier<Link = L>>(&mut self, carrier: &mut C) -> Result<(), RequestError> {
         let applied = self.applied_here();
-        let is_asked = self.told < self.asked_through && self.told < applied;
-        let asks = self.wants_applied && self.has_asked < self.issued;
-        let is_due = is_asked || asks || applied - self.told >= TELL_EACH;
+        let due = self.due(applied);
         let head = FrameHead { applied, wants_applied: self.wants_applied };
-        if self.outbox.step(carrier, self.links.frames_out, (self.told, head), is_due)? {
+        let left = self.outbox.step(carrier, self.links.frames_out, (self.told, head), due)?;
+        if left == Left::Told {
             self.told = applied;
-            if self.wants_applied {
-                self.has_asked = self.issued;
-            }
+        }
+        if left != Left::Nothing && self.wants_applied {
+            self.has_asked = self.issued;
         }
         Ok(())
     }
@@ -359,6 +431,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     }
 
     /// Takes in what has come, up to a record that has to wait.
+    #[inline]
     fn inbox_step<C: Carrier<Link = L>>(
         &mut self,
         rank: u32,
@@ -369,6 +442,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             match self.inbox.read(carrier)? {
                 Read::Nothing => return Ok(()),
                 Read::Frame(head) => self.head_take(head)?,
+                Read::Asks => self.frame_asks = true,
                 Read::Record(record, inline) => {
                     if !self.can_take(&record) {
                         return Ok(());
@@ -423,6 +497,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     }
 
     /// Whether there is room for what a record takes, and what it waits for has happened.
+    #[inline]
     fn can_take(&self, record: &Record) -> bool {
         // gets are no reason: their origin issues no fence before they have ended, so that answers
         // behind a record that waits are not what it waits for

@@ -1,9 +1,13 @@
 //! Bytes of frames and windows: the one file of this room that touches memory by address.
 
 use crate::wire::one_sided::{
-    FRAME_HEAD_BYTES, FrameHead, GREETING_BYTES, Greeting, RECORD_BYTES, Record,
+    FRAME_HEAD_BYTES, FrameHead, GREETING_BYTES, Greeting, RECORD_BYTES, Record, SHORT_FRAME_BYTES,
+    Short,
 };
 use core::ptr::{copy, copy_nonoverlapping};
+
+/// A length that is common, and that one access copies.
+pub(super) const WORD: u64 = 8;
 
 /// Memory of this process whose maker vouches for it.
 #[derive(Copy, Clone, Debug)]
@@ -31,6 +35,11 @@ impl Span {
         self.address
     }
 
+    /// Its length.
+    pub const fn length(self) -> u64 {
+        self.length
+    }
+
     /// The part that starts `offset` bytes later. *Panics* when it does not lie inside.
     #[inline]
     pub const fn part(self, offset: u64, length: u64) -> Span {
@@ -51,6 +60,14 @@ impl Span {
     #[inline]
     pub fn copy_from(self, other: Span) {
         assert!(other.length == self.length);
+        if self.length == WORD {
+            // SAFETY: both are valid for so many bytes by the contract of `new`. A call that copies
+            // any length takes longer than a word.
+            let word = unsafe { other.pointer().cast::<u64>().read_unaligned() };
+            // SAFETY: as above.
+            unsafe { self.pointer().cast::<u64>().write_unaligned(word) };
+            return;
+        }
         // SAFETY: both are valid for so many bytes by the contract of `new`.
         unsafe { copy(other.pointer().cast_const(), self.pointer(), self.length as usize) };
     }
@@ -65,6 +82,12 @@ impl Span {
     #[inline]
     pub fn record(self) -> Option<Record> {
         Record::from_bytes(&self.start::<RECORD_BYTES>()?)
+    }
+
+    /// The record of the short frame that it holds.
+    #[inline]
+    pub fn short_frame(self) -> Option<Short> {
+        Short::from_bytes(&self.start::<SHORT_FRAME_BYTES>()?)
     }
 
     /// The greeting at its start.

@@ -4,6 +4,9 @@
 //! followed by its inline bytes and padded to 8. The bytes of a record that carries none inline
 //! are one message on the pair's second connection, in the order of the records.
 //!
+//! A short frame is one record whose numbers are small, with at most 8 inline bytes. It fits the
+//! line in which shared memory and NICs carry a message at the least cost.
+//!
 //! All numbers are little-endian.
 #![forbid(unsafe_code)]
 
@@ -15,6 +18,10 @@ pub const FRAME_BYTES: usize = 4096;
 pub const FRAME_HEAD_BYTES: usize = 16;
 /// Bytes of a record without its inline bytes.
 pub const RECORD_BYTES: usize = 32;
+/// Bytes of a short frame: no other frame has so many.
+pub const SHORT_FRAME_BYTES: usize = 24;
+/// Where a short frame's inline bytes stand.
+pub const SHORT_INLINE_AT: usize = 16;
 /// Most bytes that a record carries inline.
 pub const INLINE_BYTES_MAX: usize = 2048;
 
@@ -62,6 +69,11 @@ impl RecordKind {
         RecordKind::Share,
         RecordKind::Arrive,
     ];
+
+    #[inline]
+    fn of(number: u8) -> Option<RecordKind> {
+        RecordKind::ALL.get(usize::from(number).wrapping_sub(1)).copied()
+    }
 }
 
 /// Why the owner of a window did not apply a record.
@@ -160,7 +172,7 @@ impl Record {
         let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let record = Record {
-            kind: RecordKind::ALL.into_iter().find(|kind| *kind as u8 == bytes[0])?,
+            kind: RecordKind::of(bytes[0])?,
             flags: bytes[1],
             id: half(2),
             window: half(4),
@@ -189,6 +201,68 @@ impl Record {
     /// Bytes of it in its frame, with what follows it.
     pub const fn frame_bytes(&self) -> usize {
         RECORD_BYTES + (self.inline_bytes() as usize).next_multiple_of(8)
+    }
+}
+
+/// The record of a short frame: `kind` and the number of inline bytes in one byte, then `flags`,
+/// `window`, `generation` and `id` as in a record, then `offset` and `value` in 4 bytes each. The
+/// last 8 bytes are the inline bytes; of a record that carries none, its `length`.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Short {
+    /// The record.
+    pub record: Record,
+    /// As [`FrameHead::wants_applied`].
+    pub wants_applied: bool,
+}
+
+/// Bit of the flags of a short frame: its sender asks what has taken effect.
+const SHORT_WANTS_APPLIED: u8 = 128;
+/// Most bytes that a short frame carries inline.
+const SHORT_INLINE_BYTES_MAX: u64 = (SHORT_FRAME_BYTES - SHORT_INLINE_AT) as u64;
+
+impl Short {
+    /// As bytes; the inline bytes are missing. `None`: the record has numbers that are too large.
+    #[inline]
+    pub fn to_bytes(self) -> Option<[u8; SHORT_FRAME_BYTES]> {
+        let Record { kind, flags, id, window, generation, offset, length, value } = self.record;
+        let inline = self.record.inline_bytes();
+        if (offset | value) >> 32 != 0 || inline > SHORT_INLINE_BYTES_MAX {
+            return None;
+        }
+        let asks = if self.wants_applied { SHORT_WANTS_APPLIED } else { 0 };
+        let first = u64::from(kind as u8 | (inline as u8) << 4)
+            | u64::from(flags | asks) << 8
+            | u64::from(window) << 16
+            | u64::from(generation) << 32
+            | u64::from(id) << 48;
+        let mut bytes = [0; SHORT_FRAME_BYTES];
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(offset | value << 32).to_le_bytes());
+        bytes[16..].copy_from_slice(&length.to_le_bytes());
+        Some(bytes)
+    }
+
+    /// From a short frame; `None`: it is none, or not well formed.
+    #[inline]
+    pub fn from_bytes(frame: &[u8; SHORT_FRAME_BYTES]) -> Option<Short> {
+        let (first, second) = (word(frame, 0), word(frame, 8));
+        let flags = (first >> 8) as u8;
+        let mut record = Record {
+            kind: RecordKind::of(first as u8 & 15)?,
+            flags: flags & !SHORT_WANTS_APPLIED,
+            id: (first >> 48) as u16,
+            window: (first >> 16) as u16,
+            generation: (first >> 32) as u16,
+            offset: second & u64::from(u32::MAX),
+            length: first >> 4 & 15,
+            value: second >> 32,
+        };
+        let inline = record.length;
+        if record.inline_bytes() == 0 {
+            record.length = word(frame, SHORT_INLINE_AT);
+        }
+        let is_sound = inline <= SHORT_INLINE_BYTES_MAX && record.inline_bytes() == inline;
+        is_sound.then_some(Short { record, wants_applied: flags & SHORT_WANTS_APPLIED != 0 })
     }
 }
 
@@ -279,7 +353,8 @@ mod tests {
 
     #[test]
     fn records_come_back_as_they_were_written() {
-        for kind in RecordKind::ALL {
+        for (at, kind) in RecordKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at + 1);
             let record = Record {
                 kind,
                 flags: SIGNAL | FENCE,
@@ -316,6 +391,44 @@ mod tests {
         for kind in [0, 8, 255] {
             bytes[0] = kind;
             assert_eq!(Record::from_bytes(&bytes), None);
+        }
+    }
+
+    #[test]
+    fn short_frames_carry_what_is_small_and_nothing_else() {
+        let record = Record {
+            kind: RecordKind::Put,
+            flags: SIGNAL | FENCE,
+            id: 0x1234,
+            window: 7,
+            generation: 0xfffe,
+            offset: u64::from(u32::MAX),
+            length: 8,
+            value: 3,
+        };
+        let empty = Record { length: 0, ..record };
+        let apart = Record { flags: APART, length: u64::MAX, ..record };
+        for record in [record, empty, apart, Record { flags: REFUSED, ..record }] {
+            for (kind, wants_applied) in RecordKind::ALL.into_iter().zip([false, true].repeat(4)) {
+                let short = Short { record: Record { kind, ..record }, wants_applied };
+                assert_eq!(
+                    short.to_bytes().and_then(|bytes| Short::from_bytes(&bytes)),
+                    Some(short)
+                );
+            }
+        }
+        let long = Record { length: 9, ..record };
+        for large in
+            [long, Record { offset: 1 << 32, ..record }, Record { value: 1 << 32, ..record }]
+        {
+            assert_eq!(Short { record: large, wants_applied: false }.to_bytes(), None);
+        }
+        let get = Record { kind: RecordKind::Get, ..long };
+        let mut bytes = Short { record: get, wants_applied: false }.to_bytes().unwrap();
+        // unknown kinds, inline bytes of a get, and of a put more than there are, or a length beside
+        for wrong in [0x00, 0x08, 0x0f, 0x13, 0x91, 0x01] {
+            bytes[0] = wrong;
+            assert_eq!(Short::from_bytes(&bytes), None, "{wrong:#x}");
         }
     }
 }

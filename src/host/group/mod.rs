@@ -33,6 +33,8 @@ use std::vec::Vec;
 pub const TIMEOUT: Time = Time::millis(30_000);
 /// Looks of a wait before it offers the processor to others with each.
 const SPINS: u32 = 2_000;
+/// Looks between two looks at the clock.
+const LOOKS_EACH: u32 = 64;
 /// Looks before it sleeps.
 const LOOKS: u32 = 4_000;
 /// How long it sleeps at a time at most: an abort is seen by then.
@@ -69,7 +71,7 @@ impl Carrier for Endpoint {
         Endpoint::irecv(self, link, rooms)
     }
 
-    #[inline]
+    #[inline(always)]
     fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
         each!(&mut self.machine, endpoint => endpoint.test(request))
     }
@@ -201,6 +203,7 @@ impl Group {
     /// happened at the endpoint.
     #[inline]
     pub fn progress(&mut self, endpoint: &mut Endpoint) -> bool {
+        self.inner.send(endpoint);
         let progress = endpoint.progress();
         self.inner.step(endpoint);
         endpoint.hand_over();
@@ -233,7 +236,7 @@ impl Group {
             }
             self.progress(endpoint);
             looks += 1;
-            if looks % 64 == 1 || looks > SPINS {
+            if looks % LOOKS_EACH == 0 || looks > SPINS {
                 let now = clock_ns();
                 if deadline_ns == 0 {
                     deadline_ns = now.saturating_add(timeout.unwrap_or(self.timeout).0);

@@ -183,9 +183,14 @@ pub fn run(side: &mut Side, window: &Window) -> Result<u64, Failure> {
         Kind::PutLocal | Kind::PutCounter | Kind::Get => single(side, window, &end)?,
         _ => stream(side, window, &end)?,
     };
-    let (group, _) = side.owned.group();
-    let stopped = group.inner().signal(end.target, (SIGNAL, STOP), false, None);
-    stopped.map_err(|error| format!("a signal: {error}"))?;
+    loop {
+        let (group, _) = side.owned.group();
+        match group.inner().signal(end.target, (SIGNAL, STOP), true, None) {
+            Err(WindowError::Again) => side.owned.progress(),
+            Err(error) => return Err(format!("a signal: {error}")),
+            Ok(_) => break,
+        }
+    }
     side.flush(&end)?;
     Ok(rounds)
 }
