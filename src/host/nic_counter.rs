@@ -116,6 +116,25 @@ pub fn add(
     address: u64,
     value: u64,
 ) -> Result<CounterTicket, NicCounterError> {
+    let (place, key) = check(endpoint, connection, region, address)?;
+    let Machine::Host(machine) = &mut endpoint.machine else {
+        return Err(NicCounterError::NoRdmaRail);
+    };
+    let rail = machine.rail_mut();
+    if companion_of(rail, place)?.is_full() {
+        rail.companion_poll(place);
+    }
+    let number = companion_of(rail, place)?.add(key, address, value)?;
+    Ok(CounterTicket { place: place as u8, number })
+}
+
+/// The errors of [`add`] that are known before: the port, and what it calls the word's region.
+pub(super) fn check(
+    endpoint: &mut Endpoint,
+    connection: Handle,
+    region: Handle,
+    address: u64,
+) -> Result<(usize, RailKey), NicCounterError> {
     if endpoint.losses_seen.is_none() {
         return Err(NicCounterError::NoCompanions);
     }
@@ -124,8 +143,7 @@ pub fn add(
     let Machine::Host(machine) = &mut endpoint.machine else {
         return Err(NicCounterError::NoRdmaRail);
     };
-    let rail = machine.rail_mut();
-    let is_full = companion_of(rail, place)?.is_full();
+    companion_of(machine.rail_mut(), place)?;
     if !address.is_multiple_of(WORD_BYTES) {
         return Err(NicCounterError::Unaligned);
     }
@@ -135,14 +153,7 @@ pub fn add(
         SpanError::Region => NicCounterError::Region,
         SpanError::Range => NicCounterError::Range,
     })?;
-    if key == RailKey(0) {
-        return Err(NicCounterError::NotRegistered);
-    }
-    if is_full {
-        rail.companion_poll(place);
-    }
-    let number = companion_of(rail, place)?.add(key, address, value)?;
-    Ok(CounterTicket { place: place as u8, number })
+    if key == RailKey(0) { Err(NicCounterError::NotRegistered) } else { Ok((place, key)) }
 }
 
 /// The companion of a port of an endpoint that was opened with companions.

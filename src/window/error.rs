@@ -33,6 +33,9 @@ pub enum WindowError {
     Buffer(SubmitError),
     /// The owner of the window could not move the bytes.
     Memory,
+    /// A NIC was to add to a counter of the window, and failed first: what the window's counters
+    /// would be is not known.
+    OutcomeUnknown,
     /// The connection to this rank has failed; the cause.
     Failed(u32, RequestError),
 }
@@ -70,6 +73,7 @@ impl core::fmt::Display for WindowError {
             WindowError::Freed => "that rank has freed its window",
             WindowError::Buffer(_) => "the local buffer cannot be used",
             WindowError::Memory => "the owner of the window could not move the bytes",
+            WindowError::OutcomeUnknown => "a NIC failed before it had added to a counter",
             WindowError::Failed(rank, error) => {
                 return write!(f, "the connection to rank {rank} has failed: {error}");
             }

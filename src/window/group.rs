@@ -101,6 +101,15 @@ pub struct Put {
     pub counter: Option<(u16, u64)>,
 }
 
+/// A counter that a NIC adds to.
+#[derive(Copy, Clone, Debug)]
+pub struct Word {
+    at: u32,
+    window: u16,
+    /// Where it lies.
+    pub address: u64,
+}
+
 /// What flush asks.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Flushed {
@@ -441,16 +450,31 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
 
     /// A counter of this rank.
     #[inline]
-    pub fn counter_read(&mut self, window: Handle, id: u16) -> Result<u64, WindowError> {
-        let at = self.table.counter_at(window, id)?;
-        Ok(*self.table.counter(at))
+    pub fn counter_read(&self, window: Handle, id: u16) -> Result<u64, WindowError> {
+        self.table.counter(self.table.counter_at(window, id)?)
     }
 
     /// Sets a counter of this rank to zero; operations that have not ended add to it later.
     pub fn counter_reset(&mut self, window: Handle, id: u16) -> Result<(), WindowError> {
         let at = self.table.counter_at(window, id)?;
-        *self.table.counter(at) = 0;
+        self.table.counter_reset(at);
         Ok(())
+    }
+
+    /// A counter of this rank as a word that a NIC adds to. The window stays until
+    /// [`Group::word_end`].
+    pub fn word_begin(&mut self, window: Handle, id: u16) -> Result<Word, WindowError> {
+        let at = self.table.counter_at(window, id)?;
+        self.table.transfer_count(window.index as u16, true);
+        Ok(Word { at, window: window.index as u16, address: self.table.counter_address(at) })
+    }
+
+    /// The NIC has added, or will not; or nobody knows whether it has.
+    pub fn word_end(&mut self, word: Word, is_known: bool) {
+        self.table.transfer_count(word.window, false);
+        if !is_known {
+            self.table.count_lost(word.at);
+        }
     }
 
     /// Comes to a barrier of a window, once however often it is called before the barrier is

@@ -7,6 +7,7 @@ use super::limits::Limits;
 use super::memory::Span;
 use crate::base::carve::{BlockTooSmall, Carver};
 use crate::base::slab::{Generation, Handle};
+use crate::base::sync::{AtomicU64, Ordering};
 use crate::wire::one_sided::{DEVICE, READ_ONLY, Record, RecordKind, Refusal};
 
 /// Memory that a window is made of.
@@ -41,8 +42,10 @@ pub(super) struct Slot {
     generation: Generation,
     state: State,
     memory: WindowMemory,
-    /// Transfers of peers that are under way in its memory.
+    /// Transfers of peers, and adds of NICs, that are under way in its memory.
     transfers: u32,
+    /// A NIC's add to one of its counters was lost.
+    is_count_lost: bool,
 }
 
 /// A counter that grows.
@@ -93,7 +96,7 @@ pub(super) struct Table<'m> {
     /// By window, id and rank.
     signals: &'m mut [u64],
     /// By window and id.
-    counters: &'m mut [u64],
+    counters: &'m mut [AtomicU64],
     /// How often each rank has come to each barrier: by window, id and rank.
     arrived: &'m mut [u64],
     /// How often this rank has: by window and id.
@@ -110,6 +113,7 @@ impl<'m> Table<'m> {
             state: State::Free,
             memory: NO_MEMORY,
             transfers: 0,
+            is_count_lost: false,
         };
         Ok(Table {
             limits,
@@ -145,6 +149,7 @@ impl<'m> Table<'m> {
         let slot = &mut self.slots[index];
         let generation = slot.generation.acquire();
         (slot.state, slot.memory, slot.transfers) = (State::Registered, memory, 0);
+        slot.is_count_lost = false;
         self.words_zero(index);
         let first = self.share_at(index, 0);
         self.shares[first..first + self.limits.ranks as usize].fill(NOTHING_TOLD);
@@ -155,9 +160,10 @@ impl<'m> Table<'m> {
         let zero = |words: &mut [u64], each: usize| {
             words[window * each..(window + 1) * each].fill(0);
         };
-        let ranks = self.limits.ranks as usize;
+        let (ranks, counters) = (self.limits.ranks as usize, self.limits.counters_max as usize);
+        let counters = &self.counters[window * counters..(window + 1) * counters];
+        counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         zero(self.signals, self.limits.signals_max as usize * ranks);
-        zero(self.counters, self.limits.counters_max as usize);
         zero(self.arrived, self.limits.barriers_max as usize * ranks);
         zero(self.entered, self.limits.barriers_max as usize);
     }
@@ -345,17 +351,36 @@ impl<'m> Table<'m> {
         Ok(window.index * ids + u32::from(id))
     }
 
-    /// A counter.
-    pub fn counter(&mut self, at: u32) -> &mut u64 {
-        &mut self.counters[at as usize]
+    /// A counter, and what a NIC has added to it. An error: an add of a NIC to a counter of that
+    /// window was lost.
+    pub fn counter(&self, at: u32) -> Result<u64, WindowError> {
+        if self.slots[(at / self.limits.counters_max) as usize].is_count_lost {
+            return Err(WindowError::OutcomeUnknown);
+        }
+        // acquire: what a NIC has counted is there
+        Ok(self.counters[at as usize].load(Ordering::Acquire))
+    }
+
+    /// Sets a counter to zero.
+    pub fn counter_reset(&mut self, at: u32) {
+        self.counters[at as usize].store(0, Ordering::Release);
+    }
+
+    /// Where the word of a counter lies, for a NIC.
+    pub fn counter_address(&self, at: u32) -> u64 {
+        self.counters[at as usize].as_ptr().expose_provenance() as u64
+    }
+
+    /// Says that a NIC's add to a counter was lost.
+    pub fn count_lost(&mut self, at: u32) {
+        self.slots[(at / self.limits.counters_max) as usize].is_count_lost = true;
     }
 
     /// Lets a counter grow, if its window is still there.
     pub fn counter_add(&mut self, count: Count) {
         let slot = &self.slots[(count.at / self.limits.counters_max) as usize];
         if slot.generation.is(count.generation) {
-            let counter = self.counter(count.at);
-            *counter = counter.wrapping_add(count.value);
+            self.counters[count.at as usize].fetch_add(count.value, Ordering::Release);
         }
     }
 

@@ -6,6 +6,7 @@ extern crate std;
 pub mod error;
 pub mod helper;
 mod meeting;
+pub mod nic_count;
 
 use super::Endpoint;
 use super::machine::{Machine, each};
@@ -24,6 +25,8 @@ pub use error::{BootstrapError, GroupError, WaitError};
 pub use helper::Helper;
 pub use meeting::Bootstrap;
 use meeting::{CLOSING, Meeting, close_all};
+pub use nic_count::NicCountError;
+use nic_count::{COUNTS_MAX, NicCount};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
@@ -92,8 +95,12 @@ impl Carrier for Endpoint {
 #[derive(Debug)]
 pub struct Group {
     inner: group::Group<'static, Handle>,
+    /// Four for each rank, in the order of [`Links`].
     links: Vec<Handle>,
-    frames: Handle,
+    /// The region of the block.
+    memory: Handle,
+    /// Counts of NICs that have not ended.
+    counts: Vec<NicCount>,
     timeout: Time,
     abort: Abort,
 }
@@ -143,8 +150,9 @@ impl Group {
         let address = block.expose_provenance() as u64;
         let deadline_ns = clock_ns().saturating_add(options.timeout.0);
         // SAFETY: the block is the group's until it is closed, which deregisters it first.
-        let registered =
-            unsafe { endpoint.shared.register(address, Bytes::of(frames_bytes), MemoryKind::Host) };
+        let registered = unsafe {
+            endpoint.shared.register(address, Bytes::of(options.bytes()), MemoryKind::Host)
+        };
         let region = registered.map_err(GroupError::Register)?;
         // SAFETY: as above; peers reach it through messages alone.
         let frames = unsafe { Span::new(address, frames_bytes as u64) };
@@ -172,7 +180,8 @@ impl Group {
             return Err(GroupError::Failed(rank, error));
         }
         let (timeout, abort) = (options.timeout, Abort::default());
-        Ok(Group { inner, links: all, frames: region, timeout, abort })
+        let counts = Vec::with_capacity(COUNTS_MAX);
+        Ok(Group { inner, links: all, memory: region, counts, timeout, abort })
     }
 
     /// The group without waits: what is issued here does not wait.
@@ -196,7 +205,7 @@ impl Group {
         }
         let deadline_ns = clock_ns().saturating_add(CLOSING.0);
         close_all(endpoint, &mut self.links, Endpoint::connection_close, deadline_ns);
-        endpoint.shared.deregister(self.frames).is_ok()
+        endpoint.shared.deregister(self.memory).is_ok()
     }
 
     /// Moves everything on that can move, of the endpoint and of the group. Whether anything
@@ -206,6 +215,9 @@ impl Group {
         self.inner.send(endpoint);
         let progress = endpoint.progress();
         self.inner.step(endpoint);
+        if !self.counts.is_empty() {
+            self.counts_step(endpoint);
+        }
         endpoint.hand_over();
         progress.events != 0
     }
