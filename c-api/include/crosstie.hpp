@@ -499,6 +499,267 @@ private:
     xtie_endpoint *object_ = nullptr;
 };
 
+// An operation of a group that was started, until its local buffer may be used again; 0: none.
+using ticket = std::uint64_t;
+
+// This rank's part of memory that each rank of a group gives to the others. Destroying it frees it,
+// and waits until transfers of others in its memory have ended, no longer than
+// connection::close_wait. Functions that start an operation give none when there is no room now:
+// make progress, and call them again. Those that wait throw XTIE_ERR_TIMEOUT and XTIE_ERR_ABORTED,
+// too; a timeout of 0 is the group's.
+class window {
+public:
+    window() noexcept = default;
+    window(xtie_endpoint *endpoint, xtie_group *group, xtie_window *object, void *data,
+           std::size_t bytes, xtie_memory *memory) noexcept
+        : endpoint_(endpoint), group_(group), object_(object), data_(data), bytes_(bytes),
+          memory_(memory)
+    {
+    }
+    window(window &&other) noexcept { take(other); }
+    window(const window &) = delete;
+    window &operator=(const window &) = delete;
+    window &operator=(window &&other) noexcept
+    {
+        if (this != &other) {
+            reset();
+            take(other);
+        }
+        return *this;
+    }
+    ~window() { reset(); }
+
+    xtie_window *get() const noexcept { return object_; }
+    explicit operator bool() const noexcept { return object_ != nullptr; }
+    // This rank's part.
+    unsigned char *data() const noexcept { return static_cast<unsigned char *>(data_); }
+    std::size_t size() const noexcept { return bytes_; }
+    // Bytes of this rank's part that go to another rank's, or come from there.
+    xtie_transfer transfer(std::size_t at, std::size_t bytes, std::uint32_t rank,
+                           std::uint64_t offset) const noexcept
+    {
+        return xtie_transfer{data() + at, bytes, memory_, offset, rank, 0};
+    }
+    // Waits until all ranks have called it; the window can be used then.
+    void exchange(std::uint32_t timeout_ms = 0)
+    {
+        check(xtie_window_exchange(group_, object_, timeout_ms));
+    }
+    // How long a rank's part is.
+    std::uint64_t bytes(std::uint32_t rank) const
+    {
+        std::uint64_t bytes = 0;
+        check(xtie_window_bytes(group_, object_, rank, &bytes));
+        return bytes;
+    }
+
+    std::optional<ticket> put(const xtie_transfer &transfer)
+    {
+        return started([&](ticket *out) {
+            return xtie_window_put(group_, object_, &transfer, out);
+        });
+    }
+    std::optional<ticket> put_signal(const xtie_transfer &transfer, const xtie_add &signal)
+    {
+        return started([&](ticket *out) {
+            return xtie_window_put_signal(group_, object_, &transfer, &signal, out);
+        });
+    }
+    std::optional<ticket> put_signal_counter(const xtie_transfer &transfer, const xtie_add &signal,
+                                             const xtie_add &counter)
+    {
+        return started([&](ticket *out) {
+            return xtie_window_put_signal_counter(group_, object_, &transfer, &signal, &counter,
+                                                  out);
+        });
+    }
+    std::optional<ticket> get(const xtie_transfer &transfer)
+    {
+        return started([&](ticket *out) {
+            return xtie_window_get(group_, object_, &transfer, out);
+        });
+    }
+    std::optional<ticket> signal(std::uint32_t rank, const xtie_add &signal)
+    {
+        return started([&](ticket *out) {
+            return xtie_window_signal(group_, object_, rank, &signal, out);
+        });
+    }
+    std::optional<ticket> signal_with_fence(std::uint32_t rank, const xtie_add &signal)
+    {
+        return started([&](ticket *out) {
+            return xtie_window_signal_with_fence(group_, object_, rank, &signal, out);
+        });
+    }
+    std::optional<ticket> signal_counter(std::uint32_t rank, const xtie_add &signal,
+                                         const xtie_add &counter)
+    {
+        return started([&](ticket *out) {
+            return xtie_window_signal_counter(group_, object_, rank, &signal, &counter, out);
+        });
+    }
+
+    // compare: one of XTIE_COMPARE_.
+    void wait_signal(std::uint32_t id, std::uint32_t compare, std::uint64_t value,
+                     std::uint32_t timeout_ms = 0)
+    {
+        check(xtie_window_wait_signal(group_, object_, id, compare, value, timeout_ms));
+    }
+    void wait_signal_from(std::uint32_t id, std::uint32_t rank, std::uint32_t compare,
+                          std::uint64_t value, std::uint32_t timeout_ms = 0)
+    {
+        check(xtie_window_wait_signal_from(group_, object_, id, rank, compare, value, timeout_ms));
+    }
+    void wait_counter(std::uint32_t id, std::uint32_t compare, std::uint64_t value,
+                      std::uint32_t timeout_ms = 0)
+    {
+        check(xtie_window_wait_counter(group_, object_, id, compare, value, timeout_ms));
+    }
+    std::uint64_t read_signal(std::uint32_t id) const
+    {
+        std::uint64_t value = 0;
+        check(xtie_window_read_signal(group_, object_, id, &value));
+        return value;
+    }
+    std::uint64_t read_signal_from(std::uint32_t id, std::uint32_t rank) const
+    {
+        std::uint64_t value = 0;
+        check(xtie_window_read_signal_from(group_, object_, id, rank, &value));
+        return value;
+    }
+    std::uint64_t read_counter(std::uint32_t id) const
+    {
+        std::uint64_t value = 0;
+        check(xtie_window_read_counter(group_, object_, id, &value));
+        return value;
+    }
+    void reset_signal(std::uint32_t id) { check(xtie_window_reset_signal(group_, object_, id)); }
+    void reset_counter(std::uint32_t id) { check(xtie_window_reset_counter(group_, object_, id)); }
+    void barrier(std::uint32_t id = 0, std::uint32_t timeout_ms = 0)
+    {
+        check(xtie_window_barrier(group_, object_, id, timeout_ms));
+    }
+
+private:
+    void check(int code) const { detail::check(code, endpoint_); }
+    template <typename Call>
+    std::optional<ticket> started(Call call)
+    {
+        ticket made = 0;
+        int code = call(&made);
+        check(code);
+        return code == XTIE_AGAIN ? std::nullopt : std::optional<ticket>(made);
+    }
+    void take(window &other) noexcept
+    {
+        endpoint_ = other.endpoint_;
+        group_ = other.group_;
+        object_ = std::exchange(other.object_, nullptr);
+        data_ = other.data_;
+        bytes_ = other.bytes_;
+        memory_ = other.memory_;
+    }
+    void reset() noexcept
+    {
+        if (object_ == nullptr)
+            return;
+        const auto until = std::chrono::steady_clock::now() + connection::close_wait();
+        while (xtie_window_free(group_, object_) == XTIE_AGAIN &&
+               std::chrono::steady_clock::now() < until)
+            xtie_group_progress(group_);
+        object_ = nullptr;
+    }
+    xtie_endpoint *endpoint_ = nullptr;
+    xtie_group *group_ = nullptr;
+    xtie_window *object_ = nullptr;
+    void *data_ = nullptr;
+    std::size_t bytes_ = 0;
+    xtie_memory *memory_ = nullptr;
+};
+
+// How a group's configuration starts: struct_size is set, and all else zero.
+inline xtie_group_config group_config() noexcept
+{
+    xtie_group_config config{};
+    config.struct_size = sizeof config;
+    return config;
+}
+
+// Storage of a group in bytes for a configuration.
+inline std::size_t group_bytes(const xtie_group_config &config)
+{
+    std::size_t bytes = 0;
+    detail::check(xtie_group_size(&config, &bytes));
+    return bytes;
+}
+
+// Ranks that put bytes into each other's windows, in the caller's storage, which outlives it, as
+// its endpoint does. Windows are destroyed before it. Destroying it closes it: other ranks' waits
+// for this one end with an error.
+class group {
+public:
+    group(const crosstie::endpoint &endpoint, void *storage, std::size_t storage_bytes,
+          const xtie_group_config &config)
+        : endpoint_(endpoint.get())
+    {
+        check(xtie_group_open(endpoint_, storage, storage_bytes, &config, &object_));
+    }
+    group(group &&other) noexcept
+        : endpoint_(other.endpoint_), object_(std::exchange(other.object_, nullptr))
+    {
+    }
+    group(const group &) = delete;
+    group &operator=(const group &) = delete;
+    ~group()
+    {
+        if (object_ != nullptr)
+            xtie_group_close(object_);
+    }
+
+    xtie_group *get() const noexcept { return object_; }
+    void progress() { check(xtie_group_progress(object_)); }
+    // From any thread.
+    void abort() { check(xtie_group_abort(object_)); }
+    void abort_clear() { check(xtie_group_abort_clear(object_)); }
+
+    // Windows still to be exchanged. from: this rank's part, which outlives the window.
+    crosstie::window register_window(const memory &from, std::uint32_t flags = 0)
+    {
+        xtie_window *made = nullptr;
+        check(xtie_window_register(object_, from.data(), from.size(), from.get(), flags, &made));
+        return crosstie::window(endpoint_, object_, made, from.data(), from.size(), from.get());
+    }
+    crosstie::window alloc(std::size_t bytes, std::uint32_t flags = 0)
+    {
+        void *data = nullptr;
+        xtie_memory *memory = nullptr;
+        xtie_window *made = nullptr;
+        check(xtie_window_alloc(object_, bytes, flags, &data, &memory, &made));
+        return crosstie::window(endpoint_, object_, made, data, bytes, memory);
+    }
+
+    void wait_local(ticket started, std::uint32_t timeout_ms = 0)
+    {
+        check(xtie_group_wait_local(object_, started, timeout_ms));
+    }
+    bool test_local(ticket started)
+    {
+        int done = 0;
+        check(xtie_group_test_local(object_, started, &done));
+        return done != 0;
+    }
+    void flush(std::uint32_t rank = XTIE_RANK_ALL, std::uint32_t timeout_ms = 0)
+    {
+        check(xtie_group_flush(object_, rank, timeout_ms));
+    }
+    void fence(std::uint32_t rank) { check(xtie_group_fence(object_, rank)); }
+
+private:
+    void check(int code) const { detail::check(code, endpoint_); }
+    xtie_endpoint *endpoint_ = nullptr;
+    xtie_group *object_ = nullptr;
+};
+
 }  // namespace crosstie
 
 #endif  // CROSSTIE_HPP
