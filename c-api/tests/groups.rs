@@ -747,6 +747,58 @@ fn rank_that_never_comes_ends_the_opening_in_time() {
     opened.close();
 }
 
+/// Opens a group that cannot be: its error, and the sentence.
+fn refused(member: &Member, config: &xtie_group_config) -> (c_int, String) {
+    let opened = endpoint(SHM, member.table.ranks as u32);
+    let mut place = storage(group_bytes(config));
+    let (start, bytes) = (place.as_mut_ptr().cast(), place.len() * 64);
+    let mut group = null_mut();
+    // SAFETY: structures of ours.
+    let result = unsafe { xtie_group_open(opened.endpoint, start, bytes, config, &mut group) };
+    let text = opened.error();
+    assert!(group.is_null());
+    opened.close();
+    (result, text)
+}
+
+#[test]
+fn ranks_that_say_the_same_number_do_not_meet() {
+    let table = table(2);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let table = &table;
+            scope.spawn(move || {
+                let member = member(table, rank);
+                let mut config = group_config(&member);
+                config.rank = 0;
+                let (result, text) = refused(&member, &config);
+                expect(result, XTIE_ERR_GROUP_MISMATCH);
+                assert!(text.contains("rank 1"), "{text}");
+            });
+        }
+    });
+}
+
+#[test]
+fn exchange_ends_when_a_rank_has_closed() {
+    let table = table(2);
+    std::thread::scope(|scope| {
+        let its = &table;
+        scope.spawn(move || Rank::open(SHM, its, 1).close());
+        let me = Rank::open(SHM, &table, 0);
+        let window = me.window(64, 0);
+        // SAFETY: one thread, here and below.
+        let ended = unsafe { xtie_window_exchange(me.group, window.window, 0) };
+        expect(ended, XTIE_ERR_PEER_CLOSED);
+        let text = me.endpoint.error();
+        assert!(text.contains("rank 1"), "{text}");
+        // SAFETY: as above.
+        let free = unsafe { xtie_window_free(me.group, window.window) };
+        expect(free, XTIE_OK);
+        me.close();
+    });
+}
+
 #[test]
 fn group_whose_endpoint_is_closed_is_refused_and_can_be_closed() {
     let table = table(1);
