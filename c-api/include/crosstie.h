@@ -522,6 +522,8 @@ typedef enum xtie_result {
     XTIE_ERR_WINDOW_MEMORY = -67,
     // That rank has freed its part of the window.
     XTIE_ERR_WINDOW_FREED = -68,
+    // A NIC failed before it had added to a counter of the window: its counters are not known.
+    XTIE_ERR_OUTCOME_UNKNOWN = -69,
     // One side does not let the other in: the shared keys differ, or one alone has one
     // (CROSSTIE_KEY_FILE); or on this host, without a key, it is another user's process
     // (CROSSTIE_ALLOW_UIDS).
@@ -585,6 +587,9 @@ typedef enum xtie_result {
     XTIE_ERR_WINDOW = -95,
     // The group is closed, or its endpoint was.
     XTIE_ERR_GROUP_CLOSED = -96,
+    // No NIC can add to the counter: the endpoint has no companions
+    // (XTIE_ENDPOINT_COMPANIONS), or the connection no RDMA rail that takes the add.
+    XTIE_ERR_NO_NIC_COUNTER = -97,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -1754,6 +1759,25 @@ int xtie_window_reset_signal(struct xtie_group *group, struct xtie_window *windo
 // Results: those of xtie_window_reset_signal.
 // Threads: the endpoint's. Cost: data path.
 int xtie_window_reset_counter(struct xtie_group *group, struct xtie_window *window, uint32_t id);
+
+// Has a NIC add to a counter of this rank once the local buffer of an operation may be used again.
+// The endpoint has XTIE_ENDPOINT_COMPANIONS, and the connection to the operation's rank an RDMA
+// rail. A counter is either a NIC's or the library's, and its window stays until the NIC has added.
+// Nothing is added where the operation is refused, or its connection fails.
+//
+// window: exchanged.
+// ticket: of the operation.
+// counter: read during the call.
+// Results: XTIE_OK; XTIE_AGAIN: 64 adds wait, make progress first; XTIE_ERR_NULL,
+//     XTIE_ERR_RESERVED, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_ID, XTIE_ERR_RANK;
+//     XTIE_ERR_NO_NIC_COUNTER: no NIC can do it, xtie_endpoint_error says why;
+//     XTIE_ERR_CONNECTION: the connection has ended. Where the NIC fails later, reads and waits of
+//     the window's counters say XTIE_ERR_OUTCOME_UNKNOWN.
+// Threads: the endpoint's. Cost: data path.
+int xtie_window_count_by_nic(struct xtie_group *group,
+                             struct xtie_window *window,
+                             uint64_t ticket,
+                             const struct xtie_add *counter);
 
 // Waits until all ranks have come to a barrier of a window as often as this one. What they had
 // issued to this rank before has taken effect then.

@@ -8,7 +8,8 @@ use core::fmt::{self, Write};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::connect::OpenError as BandError;
-use crosstie::host::group::{GroupError, WaitError};
+use crosstie::host::group::{GroupError, NicCountError, WaitError};
+use crosstie::host::nic_counter::NicCounterError;
 use crosstie::host::{
     AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, MemoryError, OpenError,
     RegisterError, Shared,
@@ -222,6 +223,7 @@ impl Explain for WindowError {
             WindowError::Freed => XTIE_ERR_WINDOW_FREED,
             WindowError::Buffer(error) => Ended::submit(*error, Handle::default()).result,
             WindowError::Memory => XTIE_ERR_WINDOW_MEMORY,
+            WindowError::OutcomeUnknown => XTIE_ERR_OUTCOME_UNKNOWN,
             WindowError::Failed(_, error) => Ended::request(*error, None).result,
         }
     }
@@ -242,7 +244,25 @@ impl Explain for WindowError {
             | WindowError::ReadOnly
             | WindowError::Freed
             | WindowError::Memory
+            | WindowError::OutcomeUnknown
             | WindowError::Failed(..) => write!(text, "{self}"),
+        }
+    }
+}
+
+impl Explain for NicCountError {
+    fn result(&self) -> xtie_result {
+        match self {
+            NicCountError::Window(error) => error.result(),
+            NicCountError::Nic(NicCounterError::Connection) => XTIE_ERR_CONNECTION,
+            NicCountError::Nic(_) => XTIE_ERR_NO_NIC_COUNTER,
+        }
+    }
+
+    fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
+        match self {
+            NicCountError::Window(error) => error.explain(shared, text),
+            NicCountError::Nic(error) => write!(text, "{error}"),
         }
     }
 }

@@ -154,6 +154,8 @@ pub enum xtie_result {
     XTIE_ERR_WINDOW_MEMORY = -67,
     /// That rank has freed its part of the window.
     XTIE_ERR_WINDOW_FREED = -68,
+    /// A NIC failed before it had added to a counter of the window: its counters are not known.
+    XTIE_ERR_OUTCOME_UNKNOWN = -69,
 
     /// One side does not let the other in: the shared keys differ, or one alone has one
     /// (CROSSTIE_KEY_FILE); or on this host, without a key, it is another user's process
@@ -218,6 +220,9 @@ pub enum xtie_result {
     XTIE_ERR_WINDOW = -95,
     /// The group is closed, or its endpoint was.
     XTIE_ERR_GROUP_CLOSED = -96,
+    /// No NIC can add to the counter: the endpoint has no companions
+    /// (XTIE_ENDPOINT_COMPANIONS), or the connection no RDMA rail that takes the add.
+    XTIE_ERR_NO_NIC_COUNTER = -97,
 }
 
 use xtie_result::*;
@@ -306,6 +311,8 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_FABRIC, c"the rail failed"),
     (XTIE_ERR_WINDOW_MEMORY, c"the rank that has the window could not move the bytes"),
     (XTIE_ERR_WINDOW_FREED, c"that rank has freed its part of the window"),
+    (XTIE_ERR_OUTCOME_UNKNOWN, c"a NIC failed before it had added to a counter of the window"),
+    (XTIE_ERR_NO_NIC_COUNTER, c"no NIC can add to the counter"),
     (XTIE_ERR_KEY, c"the two sides have different shared keys, or only one side has one"),
     (
         XTIE_ERR_NO_RAIL,

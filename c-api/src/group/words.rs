@@ -8,7 +8,8 @@ use crate::handle::{untag, xtie_group, xtie_window};
 use crate::result::xtie_result::*;
 use core::ffi::c_int;
 use crosstie::base::slab::Handle;
-use crosstie::window::{Comparison, WindowError};
+use crosstie::host::group::NicCountError;
+use crosstie::window::{Comparison, Ticket, WindowError};
 
 /// Comparison of a wait: the word is the value.
 pub const XTIE_COMPARE_EQUAL: u32 = 1;
@@ -333,6 +334,49 @@ pub unsafe extern "C" fn xtie_window_reset_counter(
     room::data(group, |mut inside| {
         let reset = number(id).and_then(|id| inside.group.inner().counter_reset(untag(window), id));
         reset.map_or_else(|error| inside.entered.fail(&error), |()| XTIE_OK as c_int)
+    })
+}
+
+/// Has a NIC add to a counter of this rank once the local buffer of an operation may be used again.
+/// The endpoint has XTIE_ENDPOINT_COMPANIONS, and the connection to the operation's rank an RDMA
+/// rail. A counter is either a NIC's or the library's, and its window stays until the NIC has added.
+/// Nothing is added where the operation is refused, or its connection fails.
+///
+/// window: exchanged.
+/// ticket: of the operation.
+/// counter: read during the call.
+/// Results: XTIE_OK; XTIE_AGAIN: 64 adds wait, make progress first; XTIE_ERR_NULL,
+///     XTIE_ERR_RESERVED, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_ID, XTIE_ERR_RANK;
+///     XTIE_ERR_NO_NIC_COUNTER: no NIC can do it, xtie_endpoint_error says why;
+///     XTIE_ERR_CONNECTION: the connection has ended. Where the NIC fails later, reads and waits of
+///     the window's counters say XTIE_ERR_OUTCOME_UNKNOWN.
+/// Threads: the endpoint's. Cost: data path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_window_count_by_nic(
+    group: *mut xtie_group,
+    window: *mut xtie_window,
+    ticket: u64,
+    counter: *const xtie_add,
+) -> c_int {
+    if counter.is_null() {
+        return room::null(group);
+    }
+    room::data(group, |mut inside| {
+        // SAFETY: not null, and the caller's to be read.
+        let counter = unsafe { *counter };
+        if counter.reserved != 0 {
+            return inside.entered.fail(&XTIE_ERR_RESERVED);
+        }
+        let (id, value) = match add(&counter) {
+            Ok(counter) => counter,
+            Err(error) => return inside.entered.fail(&error),
+        };
+        let (endpoint, group) = inside.parts();
+        match group.count_by_nic(endpoint, Ticket(ticket), (untag(window), id), value) {
+            Ok(()) => XTIE_OK as c_int,
+            Err(NicCountError::Window(WindowError::Again)) => XTIE_AGAIN as c_int,
+            Err(error) => inside.entered.fail(&error),
+        }
     })
 }
 
