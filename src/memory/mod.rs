@@ -15,6 +15,7 @@
 //! - [`processor`]: giving it up
 //! - [`registrations`]: a cache of memory that is registered with rails
 //! - [`reserve`]: private memory that exists where it is touched
+//! - [`rights`]: whether this process may write to its memory
 //! - `space`: address space that core dumps and `mlockall` leave alone
 //! - [`stderr`]: its lines without a lock
 //! - [`threads`]: threads that work for a rail
@@ -38,6 +39,7 @@ pub mod probe;
 pub mod processor;
 pub mod registrations;
 pub mod reserve;
+pub mod rights;
 pub mod shared;
 mod space;
 pub mod stderr;

@@ -4,6 +4,7 @@
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::fabric::Provider;
+use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{Endpoint, Incoming, Outcome, Outgoing, RequestId, SubmitError};
 
@@ -27,6 +28,12 @@ pub trait Carrier {
 
     /// Whether messages of a connection may lie in memory of GPUs.
     fn reaches_device(&self, link: Self::Link) -> bool;
+
+    /// Gives up a connection, however often it is called; `true` once none of its requests touches
+    /// memory any more. Carriers whose requests touch none after one has failed need not know.
+    fn stop(&mut self, _link: Self::Link) -> bool {
+        true
+    }
 }
 
 impl<P: Provider> Carrier for Endpoint<'_, P> {
@@ -54,5 +61,9 @@ impl<P: Provider> Carrier for Endpoint<'_, P> {
 
     fn reaches_device(&self, link: Self::Link) -> bool {
         Endpoint::reaches_device(self, link)
+    }
+
+    fn stop(&mut self, link: Self::Link) -> bool {
+        self.connection_close(link) != Err(ConnectionCloseError::Again)
     }
 }

@@ -132,6 +132,8 @@ pub(super) struct Lane<L> {
     /// The last gets of ours that were.
     refused_gets: [(u64, Refusal); TRANSFERS],
     pub failed: Option<RequestError>,
+    /// It has failed, and none of its requests touches memory any more.
+    is_stopped: bool,
     /// We wait to hear what has taken effect.
     pub wants_applied: bool,
     /// Whether the peer was asked since.
@@ -163,6 +165,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             refused: None,
             refused_gets: [(0, Refusal::Stale); TRANSFERS],
             failed: None,
+            is_stopped: false,
             wants_applied: false,
             has_asked: 0,
             fences: false,
@@ -213,7 +216,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         carrier: &mut C,
     ) {
         if self.failed.is_some() {
-            return;
+            return self.stop_step(table, carrier);
         }
         if self.is_quiet {
             match self.inbox.has_frame(carrier) {
@@ -258,7 +261,22 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         // what came before the connection failed has come
         let _ = self.inbox_step(rank, table, carrier);
         self.failed = Some(error);
-        self.give_up(table);
+        self.stop_step(table, carrier);
+    }
+
+    /// Closes the connections of a lane that has failed. Transfers in windows are under way until
+    /// then: the peer may still send their bytes.
+    fn stop_step<C: Carrier<Link = L>>(&mut self, table: &mut Table<'_>, carrier: &mut C) {
+        if self.is_stopped {
+            return;
+        }
+        let Links { frames_out, frames_in, bytes_out, bytes_in } = self.links;
+        let links = [frames_out, frames_in, bytes_out, bytes_in];
+        // each is given up at once: none waits for another
+        self.is_stopped = links.into_iter().filter(|link| !carrier.stop(*link)).count() == 0;
+        if self.is_stopped {
+            self.give_up(table);
+        }
     }
 
     #[inline]
@@ -523,7 +541,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         }
     }
 
-    /// The connection has failed: nothing of what was under way touches a window any more.
+    /// The connections are closed: nothing of what was under way touches a window any more.
     fn give_up(&mut self, table: &mut Table<'_>) {
         while let Some(leaving) = self.leaving.pop() {
             if let Why::Answer(window) = leaving.why {

@@ -166,8 +166,8 @@ impl Record {
         bytes
     }
 
-    /// From bytes; `None`: they are too few, of an unknown kind, or say more inline bytes than a
-    /// record may have.
+    /// From bytes; `None`: they are too few, of an unknown kind, a put that is [`REFUSED`], or say
+    /// more inline bytes than a record may have.
     pub fn from_bytes(bytes: &[u8]) -> Option<Record> {
         let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -181,7 +181,13 @@ impl Record {
             length: word(bytes, 16),
             value: word(bytes, 24),
         };
-        (record.inline_bytes() <= INLINE_BYTES_MAX as u64).then_some(record)
+        let is_whole = record.inline_bytes() <= INLINE_BYTES_MAX as u64;
+        (is_whole && !record.is_refused_put()).then_some(record)
+    }
+
+    /// A put that says that it is an answer which was refused: there is no such record.
+    const fn is_refused_put(&self) -> bool {
+        matches!(self.kind, RecordKind::Put) && self.flags & REFUSED != 0
     }
 
     /// Bytes that follow it in its frame, without the padding.
@@ -261,8 +267,9 @@ impl Short {
         if record.inline_bytes() == 0 {
             record.length = word(frame, SHORT_INLINE_AT);
         }
-        let is_sound = inline <= SHORT_INLINE_BYTES_MAX && record.inline_bytes() == inline;
-        is_sound.then_some(Short { record, wants_applied: flags & SHORT_WANTS_APPLIED != 0 })
+        let is_whole = inline <= SHORT_INLINE_BYTES_MAX && record.inline_bytes() == inline;
+        (is_whole && !record.is_refused_put())
+            .then_some(Short { record, wants_applied: flags & SHORT_WANTS_APPLIED != 0 })
     }
 }
 
@@ -387,6 +394,8 @@ mod tests {
         assert_eq!(Record::from_bytes(&put.to_bytes()), None);
         let apart = Record { flags: APART, length: 1 << 40, ..put };
         assert_eq!(Record::from_bytes(&apart.to_bytes()), Some(apart));
+        let refused = Record { flags: REFUSED, length: 8, ..put };
+        assert_eq!(Record::from_bytes(&refused.to_bytes()), None);
         let mut bytes = apart.to_bytes();
         for kind in [0, 8, 255] {
             bytes[0] = kind;

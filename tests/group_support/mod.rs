@@ -1,6 +1,7 @@
 //! Ranks of a group as threads of a test, each with an endpoint of its own.
 #![allow(dead_code)]
 
+pub mod liar;
 pub mod moves;
 pub mod rules;
 pub mod suite;
@@ -44,6 +45,12 @@ impl Table {
         let state = Mutex::new(Gathered { given, ..Gathered::default() });
         Arc::new(Table { state, changed: Condvar::new(), ranks })
     }
+
+    /// Tells all that a rank is gone.
+    pub fn end(&self) {
+        self.state.lock().unwrap_or_else(|error| error.into_inner()).gone = true;
+        self.changed.notify_all();
+    }
 }
 
 /// One rank's end of a [`Table`].
@@ -86,8 +93,7 @@ impl Bootstrap for Member {
 impl Drop for Member {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.table.state.lock().unwrap_or_else(|error| error.into_inner()).gone = true;
-            self.table.changed.notify_all();
+            self.table.end();
         }
     }
 }

@@ -9,12 +9,14 @@ mod meeting;
 pub mod nic_count;
 
 use super::Endpoint;
+use super::endpoint::Closing;
 use super::machine::{Machine, each};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
 use crate::fabric::MemoryKind;
 use crate::memory::probe::clock_ns;
+use crate::memory::rights;
 use crate::transport::request::RequestIdError;
 use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
 use crate::window::group::Flushed;
@@ -87,6 +89,10 @@ impl Carrier for Endpoint {
     fn reaches_device(&self, link: Handle) -> bool {
         let Some(index) = self.used(link) else { return false };
         each!(&self.machine, endpoint => endpoint.reaches_device(index))
+    }
+
+    fn stop(&mut self, link: Handle) -> bool {
+        self.connection_stop(link) != Closing::Again
     }
 }
 
@@ -284,7 +290,8 @@ impl Group {
         })
     }
 
-    /// Makes a window of registered memory.
+    /// Makes a window of registered memory. `ReadOnly`: this process may not write to all of the
+    /// memory, and the window is not read-only.
     ///
     /// # Safety
     /// - the memory stays valid for reads and writes until the window was freed, and who else
@@ -297,6 +304,9 @@ impl Group {
     ) -> Result<Handle, WindowError> {
         let located = Carrier::locate(endpoint, region, address, length);
         let is_device = located.map_err(WindowError::Buffer)?;
+        if !(is_device || is_read_only || rights::is_writable(address, length)) {
+            return Err(WindowError::ReadOnly);
+        }
         // SAFETY: this function's contract; where it is a GPU's, the span is not used.
         let bytes = unsafe { Span::new(address, length) };
         let memory = WindowMemory { region, address, length, is_device, is_read_only, bytes };

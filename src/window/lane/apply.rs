@@ -68,11 +68,12 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         let memory = match table.memory_for(record) {
             _ if signal.is_some_and(|(id, _)| !table.has_signal(id)) => Err(Refusal::Id),
             Ok(memory) if memory.is_read_only => Err(Refusal::ReadOnly),
-            Ok(memory) if memory.is_device && !(is_apart && reaches_device()) => {
-                Err(Refusal::Memory)
+            Ok(memory) if memory.is_device && record.length != 0 => {
+                if is_apart && reaches_device() { Ok(memory) } else { Err(Refusal::Memory) }
             }
-            memory => memory.copied(),
-        };
+            memory => memory,
+        }
+        .copied();
         if is_apart {
             let (region, address, length, what) = match &memory {
                 Ok(memory) => {
@@ -150,6 +151,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             let mut got = Record { length: ask.length, ..EMPTY };
             let memory = table.memory_for(&ask).copied();
             match &memory {
+                Ok(_) if ask.length == 0 => {}
                 Ok(memory) if memory.is_device && !reaches_device() => {
                     (got.flags, got.value) = (REFUSED, Refusal::Memory as u64);
                 }
