@@ -434,7 +434,7 @@ mod tests {
         }
         let get = Record { kind: RecordKind::Get, ..long };
         let mut bytes = Short { record: get, wants_applied: false }.to_bytes().unwrap();
-        // unknown kinds, inline bytes of a get, and of a put more than there are, or a length beside
+        // unknown kinds, inline bytes of a get, and too many of a put, or a length beside
         for wrong in [0x00, 0x08, 0x0f, 0x13, 0x91, 0x01] {
             bytes[0] = wrong;
             assert_eq!(Short::from_bytes(&bytes), None, "{wrong:#x}");

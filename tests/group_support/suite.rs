@@ -6,6 +6,7 @@ use super::{IDS, Memory, Rank, Table, moves, pattern, rules, words};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Span};
 use crosstie::fabric::MemoryKind;
+use crosstie::host::endpoint::ConnectionRail;
 use crosstie::host::group::WaitError;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::memory::Variables;
@@ -98,6 +99,8 @@ pub struct Rail {
     pub place: Place,
     /// The longest put.
     pub bytes_max: usize,
+    /// What carries the connections between ranks, where that is to be waited for.
+    pub carrier: Option<ConnectionRail>,
 }
 
 impl Rail {
@@ -111,6 +114,7 @@ impl Rail {
             settings_of: |_| Vec::new(),
             place: Place::Shared,
             bytes_max: 16 << 20,
+            carrier: None,
         }
     }
 
@@ -232,6 +236,26 @@ impl Actor<'_> {
             }
             std::thread::yield_now();
             watch.look("the other ranks");
+        }
+    }
+
+    /// Waits until both connections to each other rank are carried as they should be.
+    fn await_carrier(&mut self) {
+        let Some(carrier) = self.rail.carrier else { return };
+        let wanted = 2 * (self.ranks() as usize - 1);
+        let watch = Watch::start();
+        loop {
+            let node = &mut self.rank.node;
+            let used: Vec<_> = (0..self.rail.options.limits.connections_max)
+                .filter_map(|at| node.used_at(at))
+                .collect();
+            let rails: Vec<_> =
+                used.into_iter().filter_map(|it| node.connection_rail(it)).collect();
+            if rails.iter().filter(|rail| **rail == carrier).count() >= wanted {
+                return;
+            }
+            self.rank.progress();
+            watch.look("rails that are up");
         }
     }
 
@@ -389,6 +413,8 @@ fn member(
     let opened = Rank::try_open(&options, table, number as usize, limits, timeout);
     let mut rank = opened.expect("a group");
     let mut actor = Actor { rank: &mut rank, rail, common, rounds: 0 };
+    actor.await_carrier();
+    actor.together(true);
     let outcomes = ROWS
         .iter()
         .map(|row| {

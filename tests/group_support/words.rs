@@ -1,12 +1,14 @@
 //! Rows about signals, counters and barriers.
 
-use super::IDS;
 use super::suite::{Actor, MOMENT, Outcome, Window, is_timeout, plain};
+use super::{IDS, Memory};
+use crosstie::base::slab::Handle;
 use crosstie::host::group::{TIMEOUT, WaitError};
+use crosstie::host::nic_counter::{self, NicCounterError};
 use crosstie::window::{Comparison, Put};
 use std::sync::atomic::Ordering;
 
-pub const NO_COMPANION: &str = "the endpoint has no companion queue pairs";
+pub const NO_COMPANION: &str = "the endpoint was opened without companions";
 
 /// A signal grows once by each value, modulo 2^64, and its neighbours do not.
 pub fn signal(actor: &mut Actor) -> Outcome {
@@ -52,13 +54,24 @@ pub fn signal_counter(actor: &mut Actor) -> Outcome {
     Outcome::Ran
 }
 
-/// A counter that the NIC adds to.
-pub fn nic_counter(_: &mut Actor) -> Outcome {
+/// A counter that the NIC adds to is an error with a type of its own. `verbs_companion` has those
+/// that are there.
+pub fn nic_counter(actor: &mut Actor) -> Outcome {
+    assert!(!actor.rail.options.companions);
+    let piece = actor.piece(8);
+    let Memory { region, .. } = piece.memory;
+    let (node, address) = (&mut actor.rank.node, piece.memory.address());
+    let refused = nic_counter::add(node, Handle::default(), region, address, 1);
+    assert_eq!(refused, Err(NicCounterError::NoCompanions));
+    assert_eq!(piece.read(0, 8), [0; 8]);
+    actor.piece_free(piece);
     Outcome::Refused(NO_COMPANION)
 }
 
-/// Where the NIC leaves the old values of what it adds to.
-pub fn sink(_: &mut Actor) -> Outcome {
+/// Where the NIC leaves the old values of what it adds to: a companion has it.
+pub fn sink(actor: &mut Actor) -> Outcome {
+    let ports = (0..4).filter_map(|place| nic_counter::of_port(&actor.rank.node, place));
+    assert_eq!(ports.filter(Result::is_ok).count(), 0, "no companion is there");
     Outcome::Refused(NO_COMPANION)
 }
 

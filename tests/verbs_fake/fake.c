@@ -2,6 +2,7 @@
    refusals are as the variable FAKE says, words with spaces between them. Queue pairs of the
    process reach each other; what is posted is done when the post returns. It says on stderr what it
    was asked for, one line each. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -75,6 +76,15 @@ static int number(const char *word, int otherwise) {
     return text ? (int)strtol(text, NULL, 0) : otherwise;
 }
 
+/* One thread at a time is in the device: ranks of a test may be threads. */
+static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+static pthread_mutex_t *enter(void) { pthread_mutex_lock(&busy); return &busy; }
+
+static void leave(pthread_mutex_t **entered) { pthread_mutex_unlock(*entered); }
+
+#define ALONE __attribute__((cleanup(leave), unused)) pthread_mutex_t *entered = enter()
+
 /* ------------------------------------------------------------------ completions and posts */
 
 static void complete(struct ibv_cq *cq, struct ibv_wc wc) {
@@ -104,6 +114,7 @@ static void happen(void) {
 static void arrive(struct pair *pair);
 
 static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *out) {
+    ALONE;
     struct queue *queue = (struct queue *)cq;
     int count = 0;
     happen();
@@ -124,6 +135,7 @@ static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *out) {
 }
 
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+    ALONE;
     struct pair *pair = (struct pair *)qp;
     (void)bad;
     if (value("dead")) return 0; /* nobody reads it any more */
@@ -252,6 +264,7 @@ static void go(struct pair *pair, struct ibv_send_wr *wr) {
 }
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
+    ALONE;
     (void)bad;
     if (value("dead")) return 0;
     if (value("sends_refused")) return EINVAL; /* as bnxt_re, of a queue pair with an error */
@@ -529,6 +542,7 @@ static int refuses_adds(void) {
 
 #undef ibv_reg_mr
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access) {
+    ALONE;
     if (value("locked_memory")) { errno = ENOMEM; return NULL; }
     if (value("dead")) { errno = EIO; return NULL; }
     fprintf(stderr, "register, access %#x\n", access);
@@ -576,6 +590,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr) {
+    ALONE;
     for (int n = 0; n < BUFFERS; n++) if (names[n].key == mr->lkey) names[n].key = 0;
     for (int n = 0; n < BUFFERS; n++)
         if (buffers[n].key == mr->lkey && !value("dead")) {
@@ -618,6 +633,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *use
 int ibv_destroy_cq(struct ibv_cq *cq) { return give_back(cq); }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
+    ALONE;
     if (value("no_pairs") || pairs_made == PAIRS) { errno = ENOMEM; return NULL; }
     if ((int)init->cap.max_send_sge > number("send_parts", PARTS)) { errno = EINVAL; return NULL; }
     if (init->cap.max_inline_data > (uint32_t)number("inline_max", 1024)) {
@@ -638,6 +654,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
 }
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
+    ALONE;
     struct pair *pair = (struct pair *)qp;
     if (value("dead")) return EIO;
     if (value("stuck")) return ETIMEDOUT; /* a device that obeys no more, and moves bytes */
