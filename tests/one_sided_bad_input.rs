@@ -458,7 +458,7 @@ fn random_lies(liar: &mut Liar, share: &Record, random: &mut Random) {
     for _ in 0..12 {
         if random.below(4) == 0 {
             let mut bytes: Vec<u8> = (0..SHORT_FRAME_BYTES).map(|_| random.next() as u8).collect();
-            bytes[0] = bytes[0] & 0x80 | 1 + random.below(7) as u8;
+            bytes[0] = (bytes[0] & 0x80) | (1 + random.below(7) as u8);
             (bytes[2], bytes[3]) = (share.window as u8, (share.window >> 8) as u8);
             (bytes[4], bytes[5]) = (share.generation as u8, (share.generation >> 8) as u8);
             frame(liar, &bytes);
