@@ -9,7 +9,7 @@ use crosstie::window::group::Flushed;
 use crosstie::window::{
     Carrier, Group, Limits, Links, Local, Put, Span, Ticket, WindowError, WindowMemory,
 };
-use crosstie::wire::one_sided::{FENCE, FRAME_HEAD_BYTES};
+use crosstie::wire::one_sided::{FENCE, FRAME_HEAD_BYTES, SHORT_FRAME_BYTES};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -78,8 +78,10 @@ impl Wire {
             // SAFETY: who sent it keeps the memory until the request has ended.
             bytes = unsafe { read(message.address, message.length as usize) };
         }
-        if self.without_fences && key.1 % 2 == FRAMES && bytes.len() > FRAME_HEAD_BYTES {
-            bytes[FRAME_HEAD_BYTES + 1] &= !FENCE;
+        if self.without_fences && key.1 % 2 == FRAMES {
+            // of the first record alone, whose flags follow its kind
+            let record = if bytes.len() == SHORT_FRAME_BYTES { 0 } else { FRAME_HEAD_BYTES };
+            bytes.iter_mut().skip(record + 1).take(1).for_each(|flags| *flags &= !FENCE);
         }
         if message.length > room.length {
             self.end(receive, Err(RequestError::Truncated), message.length);

@@ -13,7 +13,6 @@
 
 mod alone;
 mod bench;
-mod beside;
 mod chaos;
 mod flow;
 mod measure;
@@ -26,7 +25,6 @@ mod peer;
 mod pingpong;
 mod place;
 mod process;
-mod questions;
 mod rails;
 mod ranks;
 mod remote;
@@ -153,7 +151,7 @@ fn transfers_run(
                 progress.set_message(measure.name());
                 let plan = measure::Plan { options, measure: *measure, backing, bytes };
                 let row = match measure.is_one_sided() {
-                    true => beside::run(&plan, bench.as_mut())?,
+                    true => one_sided::beside::run(&plan, bench.as_mut())?,
                     false => plan.run(bench.as_mut())?,
                 };
                 progress.suspend(|| report.add(row))?;

@@ -4,6 +4,8 @@
 //! value there, and both flush: nothing is on its way when the next begins.
 #![forbid(unsafe_code)]
 
+pub mod beside;
+
 use super::side::Side;
 use super::window::{Kind, Window};
 use crate::Failure;

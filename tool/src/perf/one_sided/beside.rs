@@ -2,13 +2,13 @@
 //! both have undisturbed ones also where other programs run.
 #![forbid(unsafe_code)]
 
-use super::bench::Bench;
-use super::measure::Plan;
-use super::options::{Measure, Verify};
-use super::pace::Pace;
-use super::report::Row;
-use super::window::{Kind, Window};
 use crate::Failure;
+use crate::perf::bench::Bench;
+use crate::perf::measure::Plan;
+use crate::perf::options::{Measure, Verify};
+use crate::perf::pace::Pace;
+use crate::perf::report::Row;
+use crate::perf::window::{Kind, Window};
 use std::time::{Duration, Instant};
 
 /// Windows of each kind where their number of rounds is given.
@@ -150,7 +150,7 @@ impl Beside {
         row.put("mmsg_s", 1e3 / own);
         row.put("sent_mmsg_s", 1e3 / sent);
         row.put("rate_ratio", sent / own);
-        if bytes > 0 {
+        if measure != Measure::Signal {
             row.put("gb_s", bytes as f64 / own);
         }
     }

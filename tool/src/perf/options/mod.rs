@@ -1,11 +1,11 @@
 //! What `crosstie perf` was asked for.
 #![forbid(unsafe_code)]
 
+mod questions;
+
 use super::memory::{Locations, Memory};
 use super::once;
 use super::place::Place;
-pub use super::questions::{Measure, measures_known};
-use super::questions::{measures, words};
 use super::ranks::pattern::Pattern;
 use super::window::{OUTSTANDING_MAX, SIZE_MAX, Window};
 use crate::arguments::{self, flag, is_given, operands, option, refused, seconds};
@@ -16,6 +16,8 @@ use clap::{Arg, ArgMatches, Command, Id, value_parser};
 use crosstie::host::DeviceKind;
 use crosstie::host::settings::environment;
 use crosstie::wire::RAILS_MAX;
+pub use questions::{Measure, measures_known};
+use questions::{measures, words};
 use std::path::Path;
 
 /// Connections of the measurement of set-up, when none are asked for.
