@@ -171,6 +171,10 @@ impl Group {
                 return Err(error);
             }
         };
+        // receives of frames are always posted
+        for link in links.iter().flat_map(|links| [links.frames_out, links.frames_in]) {
+            endpoint.standing_set(link);
+        }
         // SAFETY: the rest of the block, which is long enough (checked above) and the caller's for
         // as long as needed.
         let mut carver =

@@ -20,6 +20,8 @@ pub(in crate::host) struct Known {
     /// [`LINGERED`](super::linger): it has.
     pub(in crate::host) linger_until_ms: u64,
     pub(in crate::host) in_use: bool,
+    /// Its receives wait for whatever the peer may do some day: they are not reported as stalled.
+    pub(in crate::host) is_standing: bool,
     pub(in crate::host) gone: Option<DownCause>,
     pub(in crate::host) params: LinkParams,
 }
@@ -29,7 +31,8 @@ impl Known {
     pub(in crate::host) const NOTHING: Known = Known::new(0, LinkParams::NONE);
 
     pub(in crate::host) const fn new(generation: u32, params: LinkParams) -> Known {
-        Known { generation, linger_until_ms: 0, in_use: false, gone: None, params }
+        let (in_use, is_standing, gone) = (false, false, None);
+        Known { generation, linger_until_ms: 0, in_use, is_standing, gone, params }
     }
 }
 

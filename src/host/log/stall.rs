@@ -45,6 +45,13 @@ impl Endpoint {
         Handle { index, generation: self.known[index as usize].generation }
     }
 
+    /// Has no stall of a connection reported.
+    pub(in crate::host) fn standing_set(&mut self, connection: Handle) {
+        if let Some(index) = self.used(connection) {
+            self.known[index.0 as usize].is_standing = true;
+        }
+    }
+
     /// Looks at all open requests.
     #[cold]
     #[inline(never)]
@@ -63,13 +70,14 @@ impl Endpoint {
             }
             let connection = ConnectionIndex(index);
             let watched = each!(&mut self.machine, endpoint => endpoint.watch(connection, tick));
-            unreported += watched.unreported;
+            let is_standing = self.known[index as usize].is_standing;
+            unreported += if is_standing { 0 } else { watched.unreported };
             // for who asks while our program is elsewhere
             if watched.oldest_ms >= self.stalls.look_ms {
                 self.status_leave(self.handle_of(index), tick);
             }
             let stall_ms = self.stalls.stall_ms;
-            if stall_ms != 0 && watched.unreported_ms >= stall_ms {
+            if stall_ms != 0 && !is_standing && watched.unreported_ms >= stall_ms {
                 self.stall_look(index, now_ms, tick);
             } else {
                 self.stalls.asked_ms[index as usize] = 0;
