@@ -117,7 +117,8 @@ pub(super) struct Lane<L> {
     taken: u64,
     told: u64,
     asked_through: u64,
-    /// The frame that is read asks.
+    /// What the head of the frame that is read says.
+    frame_applied: u64,
     frame_asks: bool,
     pub leaving: Fifo<Leaving, TRANSFERS>,
     arriving: Fifo<Arriving, TRANSFERS>,
@@ -155,6 +156,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             taken: 0,
             told: 0,
             asked_through: 0,
+            frame_applied: 0,
             frame_asks: false,
             leaving: Fifo::EMPTY,
             arriving: Fifo::EMPTY,
@@ -171,13 +173,6 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             fences: false,
             is_quiet: false,
         }
-    }
-
-    /// Whether a record of so many bytes in its frame can be issued now. One with a fence waits for
-    /// gets: the owner does not.
-    #[inline]
-    pub fn can_issue(&self, bytes: usize, has_fence: bool) -> bool {
-        (!has_fence || self.gets.is_empty()) && self.outbox.has_room(bytes)
     }
 
     /// Issues a record that has room; its number.
@@ -478,7 +473,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
                     if core::mem::take(&mut self.frame_asks) {
                         self.asked_through = self.taken;
                     }
-                    self.counts_add(table);
+                    self.applied_take(table);
                 }
             }
         }
@@ -488,17 +483,17 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         if head.applied > self.issued || head.applied < self.applied {
             return Err(RequestError::Protocol);
         }
-        self.applied = head.applied;
-        if self.wants_applied && self.applied == self.issued {
-            self.wants_applied = false;
-        }
-        self.frame_asks = head.wants_applied;
+        (self.frame_applied, self.frame_asks) = (head.applied, head.wants_applied);
         Ok(())
     }
 
-    /// Lets those counters grow whose records the peer has applied: it has said in this frame or
-    /// before which it has refused.
-    fn counts_add(&mut self, table: &mut Table<'_>) {
+    /// A frame was read to its end, so that all is known that the peer had refused before it told
+    /// how much it has applied. Counters grow of what was.
+    fn applied_take(&mut self, table: &mut Table<'_>) {
+        self.applied = self.frame_applied;
+        if self.wants_applied && self.applied == self.issued {
+            self.wants_applied = false;
+        }
         while let Some((number, count)) = self.counting.front().copied() {
             if number > self.applied {
                 break;
