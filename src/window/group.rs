@@ -508,6 +508,12 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         }
     }
 
+    /// Plants a fault in what comes to this rank.
+    #[cfg(feature = "proof")]
+    pub fn mutant_set(&mut self, mutant: Option<super::mutant::Mutant>) {
+        self.lanes.iter_mut().for_each(|lane| lane.mutant = mutant);
+    }
+
     /// Whether the bytes of a local buffer travel apart from their record, to or from a part of a
     /// window with `flags`. Checks the buffer.
     #[inline]

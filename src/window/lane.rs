@@ -7,6 +7,7 @@ use super::carrier::Carrier;
 use super::fifo::Fifo;
 use super::inbox::{Inbox, Read};
 use super::memory::Span;
+use super::mutant::Mutant;
 use super::outbox::{Due, Left, Outbox, TAG};
 use super::table::{Count, Table};
 use crate::base::slab::Handle;
@@ -143,6 +144,9 @@ pub(super) struct Lane<L> {
     pub fences: bool,
     /// There is nothing to do until a frame comes.
     pub is_quiet: bool,
+    /// The fault that was planted, if any.
+    #[cfg(feature = "proof")]
+    pub mutant: Option<Mutant>,
 }
 
 impl<L: Copy + core::fmt::Debug> Lane<L> {
@@ -172,7 +176,28 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             has_asked: 0,
             fences: false,
             is_quiet: false,
+            #[cfg(feature = "proof")]
+            mutant: None,
         }
+    }
+
+    /// Whether a fault is planted.
+    #[cfg(not(feature = "proof"))]
+    #[inline(always)]
+    const fn is_mutant(&self, _mutant: Mutant) -> bool {
+        false
+    }
+
+    #[cfg(feature = "proof")]
+    fn is_mutant(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Whether a record of so many bytes in its frame can be issued now. One with a fence waits for
+    /// gets: the owner does not.
+    #[inline]
+    pub fn can_issue(&self, bytes: usize, has_fence: bool) -> bool {
+        (!has_fence || self.gets.is_empty()) && self.outbox.has_room(bytes)
     }
 
     /// Issues a record that has room; its number.
@@ -514,7 +539,8 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     fn can_take(&self, record: &Record) -> bool {
         // gets are no reason: their origin issues no fence before they have ended, so that answers
         // behind a record that waits are not what it waits for
-        let waits_for_earlier = record.flags & FENCE != 0 && !self.arriving.is_empty();
+        let has_fence = record.flags & FENCE != 0 && !self.is_mutant(Mutant::FenceIgnored);
+        let waits_for_earlier = has_fence && !self.arriving.is_empty();
         let waits_for_room = (record.is_apart() && self.arriving.is_full())
             || (record.kind == RecordKind::Get && self.asks.is_full());
         !waits_for_earlier && !waits_for_room

@@ -30,6 +30,10 @@ mod lane;
 pub mod limits;
 #[allow(unsafe_code)]
 pub mod memory;
+#[cfg(not(feature = "proof"))]
+mod mutant;
+#[cfg(feature = "proof")]
+pub mod mutant;
 mod outbox;
 mod table;
 

@@ -42,11 +42,14 @@ fn tests(text: &str) -> Vec<String> {
 /// The names of everything that the simulator brings about: classes that its schedules count, tests
 /// of its own, and the classes of stalls that have a scene.
 fn scenarios() -> Vec<String> {
-    let folder = root().join("tool/src/sim");
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).expect("the simulator") {
-        let path = entry.expect("a file").path();
-        names.extend(tests(&fs::read_to_string(&path).expect("a file")));
+    for folder in ["tool/src/sim", "tool/src/sim/one_sided"] {
+        for entry in fs::read_dir(root().join(folder)).expect("the simulator") {
+            let path = entry.expect("a file").path();
+            if path.is_file() {
+                names.extend(tests(&fs::read_to_string(&path).expect("a file")));
+            }
+        }
     }
     let classes = read("tool/src/sim/mod.rs");
     let classes = between(&classes, "fn classes(", "\n}\n").to_string();

@@ -4,6 +4,7 @@
 use super::{Arriving, Asked, GetState, Lane, Leaving, TRANSFERS, What, Why};
 use crate::transport::RequestError;
 use crate::window::memory::Span;
+use crate::window::mutant::Mutant;
 use crate::window::table::Table;
 use crate::wire::one_sided::{
     APART, INLINE_BYTES_MAX, REFUSED, Record, RecordKind, Refusal, SIGNAL,
@@ -77,7 +78,13 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         if is_apart {
             let (region, address, length, what) = match &memory {
                 Ok(memory) => {
-                    let what = What::Put { window: record.window, signal };
+                    let mut later = signal;
+                    if self.is_mutant(Mutant::SignalAtRecord)
+                        && let Some((id, value)) = later.take()
+                    {
+                        table.signal_add_at(rank, record.window, id, value)?;
+                    }
+                    let what = What::Put { window: record.window, signal: later };
                     table.transfer_count(record.window, true);
                     (memory.region, memory.address + record.offset, record.length, what)
                 }

@@ -7,7 +7,9 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{Domain, MemoryKind, RailKey, Region, RegisterError};
 use crosstie::transport::DataMrs;
+use crosstie::window::Span;
 use crosstie_kit::random::Random;
+use std::ops::Range;
 
 /// Longest message in bytes.
 pub const BUFFER_BYTES: usize = 2048;
@@ -139,6 +141,67 @@ impl Memory {
     }
 }
 
+/// All memory of one rank of a group: its frames, its windows and its buffers.
+pub struct Arena(Vec<u8>);
+
+impl Arena {
+    /// So many bytes, all idle.
+    pub fn new(length: usize) -> Arena {
+        let mut bytes = vec![IDLE; length];
+        bytes.as_mut_ptr().expose_provenance();
+        Arena(bytes)
+    }
+
+    fn address(&mut self, at: usize) -> u64 {
+        self.0[at..].as_mut_ptr().expose_provenance() as u64
+    }
+
+    /// A part of it, to be registered.
+    pub fn region(&mut self, part: &Range<usize>) -> Region {
+        let (address, length) = (self.address(part.start), Bytes::of(part.len()));
+        Region { address, length, kind: MemoryKind::Host }
+    }
+
+    /// A part of it, for a group.
+    pub fn span(&mut self, part: &Range<usize>) -> Span {
+        assert!(part.end <= self.0.len());
+        let address = self.0.as_mut_ptr().expose_provenance() as u64 + part.start as u64;
+        // SAFETY: inside the vector (above), which lives as long as its group, and is looked at by
+        // nobody else while the group works.
+        unsafe { Span::new(address, part.len() as u64) }
+    }
+
+    /// Copies inside it, by addresses.
+    pub fn copy(&mut self, from: u64, to: u64, length: usize) {
+        let start = self.0.as_ptr() as u64;
+        let (from, to) = ((from - start) as usize, (to - start) as usize);
+        self.0.copy_within(from..from + length, to);
+    }
+
+    /// The bytes of a part.
+    pub fn bytes(&mut self, part: &Range<usize>) -> &mut [u8] {
+        // taken anew at each call, as in `Memory::slot`
+        &mut self.0[part.clone()]
+    }
+
+    /// Gives a part back. From now on nobody may touch it.
+    pub fn give_back(&mut self, part: &Range<usize>) {
+        self.bytes(part).fill(IDLE);
+    }
+
+    /// Whether nobody has touched a part that was given back.
+    pub fn is_untouched(&mut self, part: &Range<usize>) -> bool {
+        self.bytes(part).iter().all(|byte| *byte == IDLE)
+    }
+}
+
+/// Bytes that their seed determines, different in each place.
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let word = |at: u64| (seed ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ seed;
+    let words = (0..length.div_ceil(8) as u64).flat_map(|at| word(at).to_le_bytes());
+    words.take(length).collect()
+}
+
 /// Long messages side by side, of which each page tells whose it is.
 #[cfg(any(test, feature = "proof"))]
 pub struct Pages {
@@ -196,7 +259,7 @@ impl Pages {
 
 /// Registers memory of a simulation on its rail.
 pub fn register(domain: &impl Domain, region: Region) -> Result<RailKey, RegisterError> {
-    // SAFETY: a simulation registers its `Memory` or `Pages` and its endpoints' mailboxes, which
+    // SAFETY: a simulation registers its `Memory`, `Arena` or `Pages` and its endpoints' mailboxes, which
     // stand in one object with the endpoints (`World`) or in blocks that it borrows, so that they
     // live as long.
     unsafe { domain.register(region) }

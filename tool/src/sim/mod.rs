@@ -9,6 +9,7 @@ mod lanes;
 #[allow(unsafe_code)] // it vouches for what a simulation registers
 mod memory;
 mod network;
+mod one_sided;
 #[cfg(test)]
 mod one_way;
 mod oracle;
@@ -26,7 +27,7 @@ mod throttle;
 mod unfenced;
 mod world;
 
-use crate::arguments::{number, option};
+use crate::arguments::{flag, number, option};
 use clap::{ArgMatches, Command, value_parser};
 use judge::Tally;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,10 +47,15 @@ const PEERS: &str = "\
 instead, measure one endpoint with N peers: its bytes, and the time for taking the
 connections into use, a message on each, and an idle call of progress";
 
+const ONE_SIDED: &str = "\
+puts, gets, signals and counters on windows of two ranks, instead of messages";
+
 struct Options {
     seed: u64,
     schedules: u64,
     threads: u64,
+    /// Arguments beside the seed that run a schedule again.
+    again: &'static str,
 }
 
 /// The command's arguments.
@@ -66,10 +72,12 @@ pub fn command() -> Command {
         )
         .arg(option("schedules", "M", "").value_parser(from(1)).default_value("10000"))
         .arg(option("threads", "T", "default: one for each CPU, 8 at most").value_parser(from(1)))
+        .arg(flag("one-sided", ONE_SIDED))
         .arg(option("peers", "N", PEERS).value_parser(peers).conflicts_with_all([
             "seed",
             "schedules",
             "threads",
+            "one-sided",
         ]))
 }
 
@@ -81,8 +89,14 @@ pub fn run(given: &ArgMatches) -> i32 {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let value = |name, usual| number(given, name).unwrap_or(usual);
     let (seed, schedules) = (value("seed", 1), value("schedules", 10_000));
-    let options = Options { seed, schedules, threads: value("threads", cores.min(8)) };
-    simulate(&options, schedule::run)
+    let threads = value("threads", cores.min(8));
+    match given.get_flag("one-sided") {
+        true => {
+            let options = Options { seed, schedules, threads, again: " --one-sided" };
+            simulate(&options, one_sided::run)
+        }
+        false => simulate(&Options { seed, schedules, threads, again: "" }, schedule::run),
+    }
 }
 
 fn account(peers: u32) -> i32 {
@@ -99,9 +113,18 @@ fn account(peers: u32) -> i32 {
 }
 
 /// Runs the schedule of a seed, and judges it.
-type Judged = fn(u64) -> Result<Tally, String>;
+type Judged<T> = fn(u64) -> Result<T, String>;
 
-fn simulate(options: &Options, judged: Judged) -> i32 {
+/// What schedules count.
+trait Counted: Copy + Default + Send {
+    fn add(&mut self, other: &Self);
+    /// How often each class occurred. In many schedules each must.
+    fn classes(&self) -> Vec<(&'static str, u64)>;
+    /// Calls of the user, and operations of the network.
+    fn events(&self) -> u64;
+}
+
+fn simulate<T: Counted>(options: &Options, judged: Judged<T>) -> i32 {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let (tallies, refused) = thread::scope(|scope| {
@@ -128,8 +151,13 @@ fn simulate(options: &Options, judged: Judged) -> i32 {
     report(options, &total(&tallies))
 }
 
-fn worker(options: &Options, judged: Judged, next: &AtomicU64, stop: &AtomicBool) -> Tally {
-    let mut sum = Tally::default();
+fn worker<T: Counted>(
+    options: &Options,
+    judged: Judged<T>,
+    next: &AtomicU64,
+    stop: &AtomicBool,
+) -> T {
+    let mut sum = T::default();
     while !stop.load(Ordering::Relaxed) {
         let at = next.fetch_add(1, Ordering::Relaxed);
         if at >= options.schedules {
@@ -137,15 +165,15 @@ fn worker(options: &Options, judged: Judged, next: &AtomicU64, stop: &AtomicBool
         }
         let seed = options.seed.wrapping_add(at);
         match std::panic::catch_unwind(|| judged(seed)) {
-            Ok(Ok(tally)) => sum = total(&[sum, tally]),
+            Ok(Ok(tally)) => sum.add(&tally),
             Ok(Err(sentence)) => {
                 eprintln!("seed {seed} failed: {sentence}");
-                eprintln!("again with: crosstie sim --seed {seed} --schedules 1");
+                eprintln!("again with: crosstie sim --seed {seed} --schedules 1{}", options.again);
                 stop.store(true, Ordering::Relaxed);
             }
             Err(_) => {
                 eprintln!("seed {seed} panicked");
-                eprintln!("again with: crosstie sim --seed {seed} --schedules 1");
+                eprintln!("again with: crosstie sim --seed {seed} --schedules 1{}", options.again);
                 stop.store(true, Ordering::Relaxed);
             }
         }
@@ -184,41 +212,66 @@ fn classes(tally: &Tally) -> [(&'static str, u64); 25] {
     ]
 }
 
-fn total(tallies: &[Tally]) -> Tally {
-    let mut sum = Tally::default();
-    for tally in tallies {
-        sum.calls += tally.calls;
-        sum.delivered += tally.delivered;
-        sum.truncated += tally.truncated;
-        sum.canceled += tally.canceled;
-        sum.failed += tally.failed;
-        sum.unexpected += tally.unexpected;
-        sum.pushed += tally.pushed;
-        sum.pulled += tally.pulled;
-        sum.lanes.sum(&tally.lanes);
-        sum.network.add(&tally.network);
+impl Counted for Tally {
+    fn add(&mut self, tally: &Tally) {
+        self.calls += tally.calls;
+        self.delivered += tally.delivered;
+        self.truncated += tally.truncated;
+        self.canceled += tally.canceled;
+        self.failed += tally.failed;
+        self.unexpected += tally.unexpected;
+        self.pushed += tally.pushed;
+        self.pulled += tally.pulled;
+        self.lanes.sum(&tally.lanes);
+        self.network.add(&tally.network);
     }
+
+    fn classes(&self) -> Vec<(&'static str, u64)> {
+        classes(self).to_vec()
+    }
+
+    fn events(&self) -> u64 {
+        self.calls + self.network.accepted
+    }
+}
+
+impl Counted for one_sided::Tally {
+    fn add(&mut self, other: &Self) {
+        one_sided::Tally::add(self, other);
+    }
+
+    fn classes(&self) -> Vec<(&'static str, u64)> {
+        one_sided::Tally::classes(self)
+    }
+
+    fn events(&self) -> u64 {
+        self.calls + self.network.accepted
+    }
+}
+
+fn total<T: Counted>(tallies: &[T]) -> T {
+    let mut sum = T::default();
+    tallies.iter().for_each(|tally| sum.add(tally));
     sum
 }
 
-fn report(options: &Options, tally: &Tally) -> i32 {
+fn report<T: Counted>(options: &Options, tally: &T) -> i32 {
     let last = options.seed.wrapping_add(options.schedules.saturating_sub(1));
     println!(
         "{} schedules, seeds {} to {last}: all as the oracle says",
         options.schedules, options.seed
     );
-    for (class, count) in classes(tally) {
+    for (class, count) in tally.classes() {
         println!("{count:>14}  {class}");
     }
-    let events = tally.calls + tally.network.accepted;
-    let average = events / options.schedules.max(1);
+    let average = tally.events() / options.schedules.max(1);
     println!("{average:>14}  events per schedule");
     if average < EVENTS_MIN {
         eprintln!("fewer than {EVENTS_MIN} events per schedule: the schedules prove too little");
         return 1;
     }
     if options.schedules >= CLASSES_FROM {
-        for (class, count) in classes(tally) {
+        for (class, count) in tally.classes() {
             if count == 0 {
                 eprintln!("nothing of class '{class}' ever happened");
                 return 1;
@@ -234,8 +287,8 @@ mod tests {
 
     const SCHEDULES: u64 = 1_000;
 
-    fn status(judged: Judged) -> i32 {
-        simulate(&Options { seed: 1, schedules: SCHEDULES, threads: 2 }, judged)
+    fn status(judged: Judged<Tally>) -> i32 {
+        simulate(&Options { seed: 1, schedules: SCHEDULES, threads: 2, again: "" }, judged)
     }
 
     /// A schedule in which everything happened.
@@ -289,6 +342,6 @@ mod tests {
 
     fn status_of(network: crosstie_kit::sim::SimCounts) -> i32 {
         let tally = Tally { network, ..full() };
-        report(&Options { seed: 1, schedules: 1, threads: 1 }, &tally)
+        report(&Options { seed: 1, schedules: 1, threads: 1, again: "" }, &tally)
     }
 }

@@ -1,24 +1,23 @@
 //! Two endpoints, one connection between them, and a record of all that was asked of them.
 #![forbid(unsafe_code)]
 
-use super::lanes::{self, Lanes};
+use super::lanes::{self, Ends, Lanes};
 use super::memory::{self, BUFFER_BYTES, Buffer, Held, Memory};
 use super::network::{EAGER_BYTES, REGIONS};
 use super::oracle::{self, Oracle, Pairing, Posted, Sent};
 use crosstie::base::carve::heap::HeapBlock;
-use crosstie::base::ids::{ConnectionIndex, PeerIndex};
+use crosstie::base::ids::ConnectionIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{MemoryDomain, PeerLife, RemoteSpan};
+use crosstie::fabric::{MemoryDomain, RailKey, RemoteSpan};
 use crosstie::transport::endpoint::ConnectionCloseError;
 use crosstie::transport::limits::CREDITS;
-use crosstie::transport::rail::LaneState;
 use crosstie::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outcome, Outgoing, RequestError,
     RequestId, SubmitError,
 };
 use crosstie_kit::random::Random;
-use crosstie_kit::sim::{SimFabric, SimPort};
+use crosstie_kit::sim::SimFabric;
 
 pub(super) const CONNECTION: ConnectionIndex = ConnectionIndex(0);
 pub(super) const BUDGET: Bytes = Bytes::kib(256);
@@ -80,7 +79,7 @@ impl Direction {
 }
 
 pub(super) struct World<'f, 'm> {
-    pub(super) endpoints: [Endpoint<'m, SimPort<'f, 'm>>; 2],
+    pub(super) endpoints: Ends<'f, 'm>,
     pub(super) tables: [DataMrs<'m>; 2],
     pub(super) regions: [[Handle; REGIONS]; 2],
     pub(super) memory: [Memory; 2],
@@ -108,6 +107,69 @@ fn ends_connection(outcome: &Outcome) -> bool {
     )
 }
 
+/// Two endpoints of a network, whose mailboxes are registered.
+pub(super) struct Opened<'f, 'm> {
+    pub(super) endpoints: Ends<'f, 'm>,
+    pub(super) tables: [DataMrs<'m>; 2],
+    /// Of the mailboxes.
+    pub(super) keys: [RailKey; 2],
+}
+
+/// Opens an endpoint on each of two ports.
+pub(super) fn ends_open<'f, 'm>(
+    fabric: &'f SimFabric<'m>,
+    blocks: &'m mut [HeapBlock; 2],
+    limits: Limits,
+) -> Opened<'f, 'm> {
+    let mut port = 0;
+    let halves = blocks.each_mut().map(|block| {
+        let mut carver = block.carver();
+        let table = DataMrs::carve(&mut carver, limits.regions_max, 0).expect("sized");
+        let config = Config {
+            eager_bytes_max: EAGER_BYTES,
+            eager_mapped_bytes_max: EAGER_BYTES,
+            salt: 0x5a17 + port,
+            stripe_bytes_min: Bytes(128),
+            loss_span: lanes::LOSS_SPAN,
+            fence_span: lanes::FENCE_SPAN,
+        };
+        let rail = fabric.port(port);
+        let endpoint = Endpoint::open(&mut carver, limits, config, table, rail).expect("sized");
+        port += 1;
+        (endpoint, table)
+    });
+    let tables = halves.each_ref().map(|(_, table)| *table);
+    let endpoints = halves.map(|(endpoint, _)| endpoint);
+    let keys = endpoints.each_ref().map(|endpoint| {
+        let region = endpoint.mailboxes().region();
+        memory::register(&endpoint.rail().domain(), region).expect("sized")
+    });
+    Opened { endpoints, tables, keys }
+}
+
+/// How a side takes a connection with so many lanes into use, whose peer has this mailbox.
+pub(super) fn setup(
+    seed: u64,
+    side: usize,
+    (pull, limits): (bool, Limits),
+    (lanes, mailbox): (u32, RemoteSpan),
+) -> ConnectionSetup {
+    ConnectionSetup {
+        pull,
+        mailbox,
+        eager_bytes_max: EAGER_BYTES,
+        credits: CREDITS,
+        groups_max: limits.groups_max(),
+        lanes: lanes as u8,
+        // of every other schedule control leaves lane 0 as soon as another is up
+        reserve: u8::from(lanes > 1 && seed & 1 == 1),
+        probed: seed & 2 == 0, // else a peer is older, and wants all slots with others
+        reads_runs: !(seed / 16 + side as u64).is_multiple_of(4),
+        reads_filled: !(seed / 64 + side as u64).is_multiple_of(3),
+        slots_in_rows: !(seed / 128).is_multiple_of(3),
+    }
+}
+
 impl<'f, 'm> World<'f, 'm> {
     pub(super) fn open(
         fabric: &'f SimFabric<'m>,
@@ -117,30 +179,8 @@ impl<'f, 'm> World<'f, 'm> {
         seed: u64,
     ) -> Result<World<'f, 'm>, String> {
         let mut memories = [Memory::new(REGIONS), Memory::new(REGIONS)];
-        let (mut regions, mut port) = ([[Handle::default(); REGIONS]; 2], 0);
-        let halves = blocks.each_mut().map(|block| {
-            let mut carver = block.carver();
-            let table = DataMrs::carve(&mut carver, limits.regions_max, 0).expect("sized");
-            let config = Config {
-                eager_bytes_max: EAGER_BYTES,
-                eager_mapped_bytes_max: EAGER_BYTES,
-                salt: 0x5a17 + port,
-                stripe_bytes_min: Bytes(128),
-                loss_span: lanes::LOSS_SPAN,
-                fence_span: lanes::FENCE_SPAN,
-            };
-            let rail = fabric.port(port);
-            let endpoint = Endpoint::open(&mut carver, limits, config, table, rail).expect("sized");
-            port += 1;
-            (endpoint, table)
-        });
-        let tables = halves.each_ref().map(|(_, table)| *table);
-        let mut endpoints = halves.map(|(endpoint, _)| endpoint);
-        let mailboxes = endpoints.each_ref().map(Endpoint::mailboxes);
-        let keys = [0, 1].map(|side: usize| {
-            let domain = endpoints[side].rail().domain();
-            memory::register(&domain, mailboxes[side].region()).expect("sized")
-        });
+        let mut regions = [[Handle::default(); REGIONS]; 2];
+        let Opened { mut endpoints, tables, keys } = ends_open(fabric, blocks, limits);
         for side in 0..2 {
             for (at, handle) in regions[side].iter_mut().enumerate() {
                 let region = memories[side].region(at);
@@ -149,21 +189,9 @@ impl<'f, 'm> World<'f, 'm> {
                 *handle = memory::enter(&tables[side], region, key).ok_or("regions")?;
             }
             let other = 1 - side;
-            let mailbox = RemoteSpan { key: keys[other], address: mailboxes[other].address(0) };
-            let setup = ConnectionSetup {
-                pull,
-                mailbox,
-                eager_bytes_max: EAGER_BYTES,
-                credits: CREDITS,
-                groups_max: limits.groups_max(),
-                lanes: lanes.count as u8,
-                // of every other schedule control leaves lane 0 as soon as another is up
-                reserve: u8::from(lanes.count > 1 && seed & 1 == 1),
-                probed: seed & 2 == 0, // else a peer is older, and wants all slots with others
-                reads_runs: !(seed / 16 + side as u64).is_multiple_of(4),
-                reads_filled: !(seed / 64 + side as u64).is_multiple_of(3),
-                slots_in_rows: !(seed / 128).is_multiple_of(3),
-            };
+            let mailbox =
+                RemoteSpan { key: keys[other], address: endpoints[other].mailboxes().address(0) };
+            let setup = setup(seed, side, (pull, limits), (lanes.count, mailbox));
             endpoints[side].connection_open(CONNECTION, &setup);
         }
         Ok(World {
@@ -342,84 +370,18 @@ impl<'f, 'm> World<'f, 'm> {
 
     /// Kills a lane, or lets one come back.
     pub fn lanes_step(&mut self, fabric: &SimFabric<'m>) -> Result<(), String> {
-        if self.lanes.count == 1 {
+        let World { endpoints, lanes, random, now, failed, .. } = self;
+        if lanes.count == 1 {
             return Ok(());
         }
-        for side in 0..2 {
-            self.lanes_release(side)?;
-        }
-        if self.random.chance(self.lanes.returns) {
-            self.lane_return(fabric)?;
-        }
-        if self.lanes.careful
-            && self.lanes.kills < lanes::KILLS_MAX
-            && self.random.chance(self.lanes.deaths)
-        {
-            self.lane_kill(fabric);
-        }
-        if self.lanes.careful && self.failed {
-            return Err("a request failed although a lane lived".into());
-        }
-        Ok(())
+        lanes::release(endpoints, core::slice::from_mut(lanes))?;
+        lanes.step(endpoints, fabric, (random, *now), *failed)
     }
 
     /// Closes what the machine says is down.
+    #[cfg(test)]
     pub fn lanes_release(&mut self, side: usize) -> Result<(), String> {
-        while let Some((_, lane)) = self.endpoints[side].next_lane_down() {
-            self.lane_detach(side, lane)?;
-        }
-        Ok(())
-    }
-
-    fn lane_detach(&mut self, side: usize, lane: u8) -> Result<(), String> {
-        let peer = self.endpoints[side].lane_peer(CONNECTION, lane);
-        let closed = self.endpoints[side].rail_mut().peer_detach(peer);
-        closed.map_err(|error| format!("lane {lane} was said to be down: {error:?}"))?;
-        self.lanes.released[side] |= 1 << lane;
-        Ok(())
-    }
-
-    /// Opens a lane that both sides have closed.
-    fn lane_return(&mut self, fabric: &SimFabric<'m>) -> Result<(), String> {
-        let both = self.lanes.released[0] & self.lanes.released[1];
-        let lane = self.random.below(u64::from(self.lanes.count)) as u8;
-        if both >> lane & 1 == 0 || self.failed {
-            return Ok(());
-        }
-        let opened = fabric.connect_at(0, 1, PeerIndex(u32::from(lane)));
-        opened.map_err(|error| format!("lane {lane}: {error:?}"))?;
-        self.lanes.generations[usize::from(lane)] += 1 + self.random.below(2) as u32;
-        let generation = self.lanes.generations[usize::from(lane)];
-        for side in 0..2 {
-            self.lanes.released[side] &= !(1 << lane);
-            if self.endpoints[side].lane_rejoin(CONNECTION, lane, generation) {
-                continue;
-            }
-            // the connection may have failed meanwhile, and no request may have told so yet
-            if self.lanes.careful || self.endpoints[side].is_open(CONNECTION) {
-                return Err(format!("lane {lane} was down and may not come back"));
-            }
-            self.lane_detach(side, lane)?;
-        }
-        self.lanes.alive |= 1 << lane;
-        Ok(())
-    }
-
-    /// Kills one of several lanes that both sides use.
-    fn lane_kill(&mut self, fabric: &SimFabric<'m>) {
-        let is_up = |side: usize, lane: u8| {
-            let view = self.endpoints[side].lane_view(CONNECTION, lane);
-            view.is_some_and(|view| view.state == LaneState::Up)
-        };
-        let alive = self.lanes.alive;
-        let both = |lane: &u8| alive >> lane & 1 == 1 && is_up(0, *lane) && is_up(1, *lane);
-        let up: std::vec::Vec<u8> = (0..self.lanes.count as u8).filter(both).collect();
-        if up.len() < 2 {
-            return;
-        }
-        let lane = up[self.random.below(up.len() as u64) as usize];
-        self.lanes.alive &= !(1 << lane);
-        self.lanes.kills += 1;
-        fabric.sever(0, PeerIndex(u32::from(lane)), self.now);
+        let World { endpoints, lanes, .. } = self;
+        lanes::release_at(endpoints, core::slice::from_mut(lanes), side)
     }
 }

@@ -12,6 +12,7 @@ mod mutants;
 mod net;
 mod plans;
 mod regressions;
+mod windows;
 mod world;
 
 use check::{Depth, Failover};
