@@ -176,6 +176,11 @@ impl Outbox {
             }
             self.oldest += 1;
         }
+        // the first place is the one that caches have
+        if self.is_idle() && self.filling == self.unsent {
+            self.used[0] = FRAME_HEAD_BYTES as u32;
+            (self.oldest, self.unsent, self.filling) = (0, 0, 0);
+        }
         Ok(())
     }
 
