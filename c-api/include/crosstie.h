@@ -1760,10 +1760,10 @@ int xtie_window_reset_signal(struct xtie_group *group, struct xtie_window *windo
 // Threads: the endpoint's. Cost: data path.
 int xtie_window_reset_counter(struct xtie_group *group, struct xtie_window *window, uint32_t id);
 
-// Has a NIC add to a counter of this rank once the local buffer of an operation may be used
-// again. The endpoint has XTIE_ENDPOINT_COMPANIONS, and the connection to the operation's rank an RDMA
-// rail. A counter is either a NIC's or the library's, and its window stays until the NIC has added.
-// Nothing is added where the operation is refused, or its connection fails.
+// Has a NIC add to a counter of this rank once the local buffer of an operation may be used again.
+// The endpoint has XTIE_ENDPOINT_COMPANIONS, and the connection to the operation's rank an RDMA
+// rail. A counter is either a NIC's or the library's, and its window stays until the NIC has
+// added. Nothing is added where the operation is refused, or its connection fails.
 //
 // window: exchanged.
 // ticket: of the operation.

@@ -599,6 +599,15 @@ public:
         });
     }
 
+    // Has a NIC add to a counter once the operation's local buffer may be used again; false: there
+    // is no room now.
+    bool count_by_nic(ticket operation, const xtie_add &counter)
+    {
+        int code = xtie_window_count_by_nic(group_, object_, operation, &counter);
+        check(code);
+        return code == XTIE_OK;
+    }
+
     // compare: one of XTIE_COMPARE_.
     void wait_signal(std::uint32_t id, std::uint32_t compare, std::uint64_t value,
                      std::uint32_t timeout_ms = 0)

@@ -102,6 +102,13 @@ static int run()
         if (error.code() != XTIE_ERR_READ_ONLY)
             return failed(error.what());
     }
+    try {
+        window.count_by_nic(ticket, one);
+        return failed("a NIC that the loopback does not have");
+    } catch (const crosstie::error &error) {
+        if (error.code() != XTIE_ERR_NO_NIC_COUNTER)
+            return failed(error.what());
+    }
     group.abort();
     group.abort_clear();
     crosstie::window moved = std::move(second);
