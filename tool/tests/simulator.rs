@@ -43,6 +43,18 @@ fn schedules_pass_and_every_class_of_events_and_faults_occurs() {
 }
 
 #[test]
+fn one_sided_schedules_pass_and_every_class_of_operations_occurs() {
+    let out = passed(&["--one-sided", "--seed", "40000", "--schedules", "1000"]);
+    assert!(out.starts_with("1000 schedules, seeds 40000 to 40999: all as the oracle"), "{out}");
+    for class in ["puts apart from their record", "signals added as a lane died", "bytes held back"]
+    {
+        assert!(count(&out, class) > 0, "{class}");
+    }
+    assert!(text(&sim(&["--help"]).stdout).contains("--one-sided"));
+    assert_eq!(sim(&["--one-sided", "--peers", "2"]).status.code(), Some(2));
+}
+
+#[test]
 fn seed_repeats_its_schedule_whatever_the_threads() {
     for seed in ["7", "12345"] {
         let once = passed(&["--seed", seed, "--schedules", "3", "--threads", "1"]);

@@ -119,7 +119,7 @@ type Judged<T> = fn(u64) -> Result<T, String>;
 trait Counted: Copy + Default + Send {
     fn add(&mut self, other: &Self);
     /// How often each class occurred. In many schedules each must.
-    fn classes(&self) -> Vec<(&'static str, u64)>;
+    fn counts(&self) -> Vec<(&'static str, u64)>;
     /// Calls of the user, and operations of the network.
     fn events(&self) -> u64;
 }
@@ -226,7 +226,7 @@ impl Counted for Tally {
         self.network.add(&tally.network);
     }
 
-    fn classes(&self) -> Vec<(&'static str, u64)> {
+    fn counts(&self) -> Vec<(&'static str, u64)> {
         classes(self).to_vec()
     }
 
@@ -240,7 +240,7 @@ impl Counted for one_sided::Tally {
         one_sided::Tally::add(self, other);
     }
 
-    fn classes(&self) -> Vec<(&'static str, u64)> {
+    fn counts(&self) -> Vec<(&'static str, u64)> {
         one_sided::Tally::classes(self)
     }
 
@@ -261,7 +261,7 @@ fn report<T: Counted>(options: &Options, tally: &T) -> i32 {
         "{} schedules, seeds {} to {last}: all as the oracle says",
         options.schedules, options.seed
     );
-    for (class, count) in tally.classes() {
+    for (class, count) in tally.counts() {
         println!("{count:>14}  {class}");
     }
     let average = tally.events() / options.schedules.max(1);
@@ -271,7 +271,7 @@ fn report<T: Counted>(options: &Options, tally: &T) -> i32 {
         return 1;
     }
     if options.schedules >= CLASSES_FROM {
-        for (class, count) in tally.classes() {
+        for (class, count) in tally.counts() {
             if count == 0 {
                 eprintln!("nothing of class '{class}' ever happened");
                 return 1;
