@@ -30,12 +30,18 @@ fn rail(name: &'static str, more: &[(&'static str, &str)]) -> Rail {
     rail
 }
 
+/// Whose NIC adds to counters.
+fn with_companions(mut rail: Rail) -> Rail {
+    rail.options.companions = true;
+    rail
+}
+
 /// What the other starts, in a process of its own.
 #[test]
 fn storyteller() {
     let Some(story) = story_told() else { return };
     assert_eq!(story, "the table");
-    fill(&[rail("verbs, fake", &[])]);
+    fill(&[rail("verbs, fake", &[]), with_companions(rail("companions, fake", &[]))]);
     println!("the table is full");
 }
 
@@ -50,17 +56,20 @@ fn every_row_over_a_false_libibverbs() {
 #[test]
 fn every_row_over_the_devices_of_this_host() {
     let Some([near, far]) = guest_support::ends(1) else { return };
-    let slow = [("CROSSTIE_IB_TIMEOUT", "15"), ("CROSSTIE_PEER_TIMEOUT_MS", "10000")];
-    let mut rail = rail("verbs", &slow);
-    rail.settings.push(("CROSSTIE_IB_HCA", near));
     assert!(FAR.set(far).is_ok(), "once");
-    rail.settings_of = |rank| match rank {
-        1 => vec![("CROSSTIE_IB_HCA", FAR.get().expect("set").clone())],
-        _ => Vec::new(),
+    let of_devices = |name| {
+        let slow = [("CROSSTIE_IB_TIMEOUT", "15"), ("CROSSTIE_PEER_TIMEOUT_MS", "10000")];
+        let mut rail = rail(name, &slow);
+        rail.settings.push(("CROSSTIE_IB_HCA", near.clone()));
+        rail.settings_of = |rank| match rank {
+            1 => vec![("CROSSTIE_IB_HCA", FAR.get().expect("set").clone())],
+            _ => Vec::new(),
+        };
+        // emulated devices are slow
+        rail.bytes_max = 2 << 20;
+        rail
     };
-    // emulated devices are slow
-    rail.bytes_max = 2 << 20;
-    fill(&[rail]);
+    fill(&[of_devices("verbs"), with_companions(of_devices("companions"))]);
 }
 
 /// The devices of the second rank.

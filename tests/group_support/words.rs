@@ -1,11 +1,10 @@
 //! Rows about signals, counters and barriers.
 
+use super::IDS;
 use super::suite::{Actor, MOMENT, Outcome, Window, is_timeout, plain};
-use super::{IDS, Memory};
-use crosstie::base::slab::Handle;
-use crosstie::host::group::{TIMEOUT, WaitError};
+use crosstie::host::group::{NicCountError, TIMEOUT, WaitError};
 use crosstie::host::nic_counter::{self, NicCounterError};
-use crosstie::window::{Comparison, Put};
+use crosstie::window::{Comparison, Put, Ticket, WindowError};
 use std::sync::atomic::Ordering;
 
 pub const NO_COMPANION: &str = "the endpoint was opened without companions";
@@ -54,25 +53,41 @@ pub fn signal_counter(actor: &mut Actor) -> Outcome {
     Outcome::Ran
 }
 
-/// A counter that the NIC adds to is an error with a type of its own. `verbs_companion` has those
-/// that are there.
+/// A counter that the NIC adds to: where there are no companions, an error with a type of its own.
 pub fn nic_counter(actor: &mut Actor) -> Outcome {
-    assert!(!actor.rail.options.companions);
-    let piece = actor.piece(8);
-    let Memory { region, .. } = piece.memory;
-    let (node, address) = (&mut actor.rank.node, piece.memory.address());
-    let refused = nic_counter::add(node, Handle::default(), region, address, 1);
-    assert_eq!(refused, Err(NicCounterError::NoCompanions));
-    assert_eq!(piece.read(0, 8), [0; 8]);
-    actor.piece_free(piece);
-    Outcome::Refused(NO_COMPANION)
+    let has_companions = actor.rail.options.companions;
+    let window = actor.window(4096);
+    let source = actor.piece(4096);
+    let next = actor.next();
+    let mut counted = 0;
+    for bytes in [8, 4096] {
+        let ticket = actor.put(&plain(&window, next, 0), &source, 0, bytes);
+        let (group, node) = (actor.rank.group.as_mut().expect("open"), &mut actor.rank.node);
+        let count = group.count_by_nic(node, ticket, (window.handle, 1), 5);
+        let none = NicCountError::Nic(NicCounterError::NoCompanions);
+        assert_eq!(count, if has_companions { Ok(()) } else { Err(none) });
+        counted += if has_companions { 5 } else { 0 };
+        actor.rank.wait_counter((window.handle, 1), Comparison::Equal, counted, None).unwrap();
+        let other = actor.rank.group().inner().counter_read(window.handle, 0);
+        assert_eq!(other, Ok(0));
+    }
+    let (group, node) = (actor.rank.group.as_mut().expect("open"), &mut actor.rank.node);
+    let ticket = Ticket(u64::MAX);
+    let refused = group.count_by_nic(node, ticket, (window.handle, 1), 5);
+    assert_eq!(refused, Err(NicCountError::Window(WindowError::Rank)));
+    actor.rank.flush().unwrap();
+    actor.piece_free(source);
+    actor.window_end(window);
+    if has_companions { Outcome::Ran } else { Outcome::Refused(NO_COMPANION) }
 }
 
-/// Where the NIC leaves the old values of what it adds to: a companion has it.
+/// Where the NIC leaves the old values of what it adds to: it is at address 0, or there is no
+/// companion, which tries that when it opens.
 pub fn sink(actor: &mut Actor) -> Outcome {
+    let has_companions = actor.rail.options.companions;
     let ports = (0..4).filter_map(|place| nic_counter::of_port(&actor.rank.node, place));
-    assert_eq!(ports.filter(Result::is_ok).count(), 0, "no companion is there");
-    Outcome::Refused(NO_COMPANION)
+    assert_eq!(ports.filter(Result::is_ok).count() != 0, has_companions);
+    if has_companions { Outcome::Ran } else { Outcome::Refused(NO_COMPANION) }
 }
 
 /// What holds, and what does not, of a word that is 5.
