@@ -262,6 +262,8 @@ impl Actor<'_> {
     /// Rank 0 does something while the others make no progress.
     pub fn alone(&mut self, work: impl FnOnce(&mut Self)) {
         self.together(true);
+        // no other is in a call of progress any more
+        self.together(false);
         if self.me() == 0 {
             work(self);
         }
