@@ -18,6 +18,9 @@ use crosstie::wire::hello::{
     RefuseReason, RefusedHello, StreamHello,
 };
 use crosstie::wire::immediate;
+use crosstie::wire::one_sided::{
+    APART, FENCE, FrameHead, Greeting, Member, Record, RecordKind, SIGNAL, Short,
+};
 use crosstie::wire::pair::{PairHello, PortHello, PortList};
 use crosstie::wire::queue_pair::QueuePairHello;
 use crosstie::wire::shared_end::{NAME_BYTES_MAX, SharedEndHello, ToldRegion};
@@ -521,6 +524,31 @@ fn cut(places: &[u8], bytes: &[u8]) -> Vec<u8> {
     [&[places.len() as u8][..], places, bytes].concat()
 }
 
+fn put(flags: u8, length: u64) -> Record {
+    let kind = RecordKind::Put;
+    let (id, window, generation, offset, value) = (2, 1, 9, 4096, 7);
+    Record { kind, flags, id, window, generation, offset, length, value }
+}
+
+/// A frame: a put with its bytes, one whose bytes come apart, and a get.
+fn records() -> Vec<u8> {
+    let mut frame = FrameHead { applied: 5, wants_applied: true }.to_bytes().to_vec();
+    frame.extend(put(SIGNAL, 13).to_bytes());
+    frame.extend([0x5a; 16]);
+    frame.extend(put(APART | FENCE, 1 << 20).to_bytes());
+    frame.extend(Record { kind: RecordKind::Get, ..put(0, 64) }.to_bytes());
+    frame
+}
+
+fn short_put() -> Vec<u8> {
+    let short = Short { record: put(SIGNAL, 8), wants_applied: true };
+    short.to_bytes().expect("small numbers").to_vec()
+}
+
+fn member() -> Member {
+    Member { rank: 1, ranks: 4, has_failed: false, handle: listen_handle().encode() }
+}
+
 /// Valid encodings, from which the fuzzer starts: corpus, file name, bytes.
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let (first, second) = cell::encode(&[0x10, 0, 1, 2, 3, 4, 5, u64::MAX], 9, 3);
@@ -546,6 +574,10 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("handle", "three_addresses", listen_handle().encode().to_vec()),
         ("handle", "no_address", bare.encode().to_vec()),
         ("blob", "both_ways", connection_blob().encode().to_vec()),
+        ("one_sided", "records", records()),
+        ("one_sided", "short_put", short_put()),
+        ("one_sided", "member", member().to_bytes().to_vec()),
+        ("one_sided", "greeting", Greeting { rank: 3, kind: 1 }.to_bytes().to_vec()),
         ("frame", "link_hello", frame(Frame::LinkHello(link_hello()))),
         ("frame", "link_reply", frame(Frame::LinkReply(link_hello()))),
         ("frame", "link_ready", frame(Frame::LinkReady(link_hello()))),

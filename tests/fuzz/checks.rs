@@ -3,6 +3,9 @@
 
 use crosstie::base::seq::Seq;
 use crosstie::wire::hello::{FRAME_BYTES_WRITTEN, Frame, FrameHeader, RefuseReason};
+use crosstie::wire::one_sided::{
+    self as records, FrameHead, Greeting, Member, Record, RecordKind, Short,
+};
 use crosstie::wire::{blob, cell, descriptor, handle, head, immediate, slot, state};
 
 #[path = "ring.rs"]
@@ -22,7 +25,7 @@ pub use summed::{sums, sums_seed};
 pub type Check = fn(&[u8]);
 
 /// Every check under the name of its fuzz target and corpus.
-pub const ALL: [(&str, Check); 13] = [
+pub const ALL: [(&str, Check); 14] = [
     ("head", head),
     ("descriptor", descriptor),
     ("slot", slot),
@@ -32,6 +35,7 @@ pub const ALL: [(&str, Check); 13] = [
     ("handle", handle),
     ("blob", blob),
     ("frame", frame),
+    ("one_sided", one_sided),
     ("ring", ring),
     ("rings", rings),
     ("stream", stream),
@@ -97,6 +101,44 @@ pub fn immediate(data: &[u8]) {
         assert!(ahead >= 0 && (ahead as u32) < window, "{group:?} of {oldest:?} in {window}");
         assert_eq!(immediate::token(group, index), token);
     }
+}
+
+/// W16: the head of a frame, its records one behind the other, a short frame, and what ranks say
+/// when they meet. Nothing that is understood reaches out of its frame.
+pub fn one_sided(data: &[u8]) {
+    if let Some(value) = FrameHead::from_bytes(data) {
+        assert_eq!(FrameHead::from_bytes(&value.to_bytes()), Some(value));
+    }
+    let mut rest = data.get(records::FRAME_HEAD_BYTES..).unwrap_or_default();
+    while let Some(record) = Record::from_bytes(rest) {
+        assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
+        record_is_sound(&record);
+        let Some(behind) = rest.get(record.frame_bytes()..) else { break };
+        rest = behind;
+    }
+    if let Some(short) = data.first_chunk().and_then(Short::from_bytes) {
+        record_is_sound(&short.record);
+        let inline = short.record.inline_bytes() as usize;
+        assert!(records::SHORT_INLINE_AT + inline <= records::SHORT_FRAME_BYTES);
+        let again = short.to_bytes().as_ref().and_then(Short::from_bytes);
+        assert_eq!(again, Some(short));
+    }
+    if let Some(member) = Member::from_bytes(data) {
+        assert_eq!(Member::from_bytes(&member.to_bytes()), Some(member));
+    }
+    if let Some(greeting) = data.first_chunk().and_then(Greeting::from_bytes) {
+        assert_eq!(Greeting::from_bytes(&greeting.to_bytes()), Some(greeting));
+    }
+}
+
+/// Its bytes come in one way, all of them.
+fn record_is_sound(record: &Record) {
+    let inline = record.inline_bytes();
+    assert!(inline <= records::INLINE_BYTES_MAX as u64);
+    if record.kind == RecordKind::Put {
+        assert!(record.is_apart() || inline == record.length, "{record:?}");
+    }
+    assert!(!record.is_apart() || inline == 0, "{record:?}");
 }
 
 /// W7, as it comes and with the checksum put right, which no fuzzer would guess.
