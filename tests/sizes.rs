@@ -5,13 +5,15 @@
 mod host_support;
 
 use crosstie::base::carve::heap::HeapBlock;
-use crosstie::base::units::Bytes;
+use crosstie::base::units::{Bytes, Span};
 use crosstie::host::device::DEVICES;
+use crosstie::host::group::GroupOptions;
 use crosstie::host::options::{self, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
 use crosstie::provider::{libfabric, shm, taken, tcp, verbs};
 use crosstie::transport::RECORD_SIZES;
 use crosstie::transport::limits::{self, Limits};
+use crosstie::window::{Limits as GroupLimits, frames_bytes_each};
 use crosstie::wire;
 use crosstie::wire::report::REPORT_BYTES_MAX;
 use std::fmt::Write;
@@ -305,6 +307,45 @@ fn numbers_of_the_documentation_are_those_of_the_code() {
     }
     for (name, _) in rows {
         assert!(known.iter().any(|(known, _)| known == name), "the code knows no `{name}`");
+    }
+}
+
+fn group_bytes(ranks: u32, windows_max: u32, [signals, counters, barriers]: [u32; 3]) -> usize {
+    let limits = GroupLimits {
+        ranks,
+        windows_max,
+        signals_max: signals,
+        counters_max: counters,
+        barriers_max: barriers,
+    };
+    GroupOptions { limits, rank: 0, timeout: Span::millis(1) }.bytes()
+}
+
+/// The formula of `doc/one-sided.md`, with the numbers that it has there. Lines of the block are
+/// whole where all counts are multiples of 8.
+#[test]
+fn state_of_a_group_is_what_its_page_says() {
+    let of = |ranks, windows_max| group_bytes(ranks, windows_max, [0; 3]);
+    let share = (of(16, 16) - of(16, 8) - (of(8, 16) - of(8, 8))) / 64;
+    let window = (of(8, 16) - of(8, 8)) / 8 - 8 * share;
+    let frames = frames_bytes_each();
+    let pair = (of(16, 8) - of(8, 8)) / 8 - 8 * share - frames;
+    let page = std::fs::read_to_string(root().join("doc/one-sided.md")).unwrap();
+    for said in [
+        format!("ranks × {} ", with_commas(frames)),
+        format!("+ ranks × {} ", with_commas(pair)),
+        format!("+ windows_max × ({window} + {share} × ranks) "),
+    ] {
+        assert!(page.contains(&said), "doc/one-sided.md lacks: {said}");
+    }
+    for (ranks, windows) in [(8, 8), (8, 64), (64, 8), (64, 64)] {
+        for ids in [[0, 0, 0], [8, 0, 0], [0, 8, 0], [0, 0, 8], [8, 16, 64]] {
+            let [signals, counters, barriers] = ids.map(|count| count as usize);
+            let (r, w) = (ranks as usize, windows as usize);
+            let words = r * (signals + barriers) + counters + barriers;
+            let expected = r * (frames + pair) + w * (window + share * r) + w * 8 * words;
+            assert_eq!(group_bytes(ranks, windows, ids), expected, "{ranks} {windows} {ids:?}");
+        }
     }
 }
 
