@@ -259,9 +259,9 @@ impl Pages {
 
 /// Registers memory of a simulation on its rail.
 pub fn register(domain: &impl Domain, region: Region) -> Result<RailKey, RegisterError> {
-    // SAFETY: a simulation registers its `Memory`, `Arena` or `Pages` and its endpoints' mailboxes, which
-    // stand in one object with the endpoints (`World`) or in blocks that it borrows, so that they
-    // live as long.
+    // SAFETY: a simulation registers its `Memory`, `Arena` or `Pages` and its endpoints' mailboxes.
+    // They stand in one object with the endpoints (`World`) or in blocks that it borrows, so that
+    // they live as long.
     unsafe { domain.register(region) }
 }
 
