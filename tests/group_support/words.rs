@@ -177,6 +177,11 @@ pub fn timeout_and_abort(actor: &mut Actor) -> Outcome {
     let aborted = actor.rank.wait_counter(counter, Comparison::Equal, 1, None);
     assert_eq!(aborted, Err(WaitError::Aborted));
     abort.clear();
+    let from_another_thread = abort.clone();
+    let sets = std::thread::spawn(move || from_another_thread.set());
+    assert_eq!(at_least_one(actor, None), Err(WaitError::Aborted));
+    sets.join().expect("a thread that sets");
+    abort.clear();
     actor.barrier(&window);
     if actor.ranks() > 1 {
         actor.alone(|actor| {
