@@ -77,13 +77,14 @@ static inline int run_ranks(int alone, void (*run)(void))
 static xtie_group *group;
 static void *group_storage, *endpoint_storage;
 
-// Memory for an endpoint or a group.
+// Memory for an endpoint or a group: zero, as a static array is, which the library looks at first.
 static inline void *storage_of(size_t bytes)
 {
     size_t most = (bytes + XTIE_STORAGE_ALIGN - 1) / XTIE_STORAGE_ALIGN * XTIE_STORAGE_ALIGN;
     void *storage = aligned_alloc(XTIE_STORAGE_ALIGN, most);
     if (storage == NULL)
         fail("no storage");
+    memset(storage, 0, most);
     return storage;
 }
 
@@ -110,6 +111,7 @@ static inline void group_open(uint32_t windows, uint32_t signals, uint32_t count
     ranks.signals_max = signals;
     ranks.counters_max = counters;
     ranks.barriers_max = 1;
+    ranks.timeout_ms = 4 * LAUNCH_SECONDS * 1000;  // far more than any step of an example takes
     ranks.context = &launch;
     ranks.gather = launch_group_gather;
     ranks.look = launch_group_look;
