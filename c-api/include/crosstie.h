@@ -1432,6 +1432,22 @@ int xtie_group_open(struct xtie_endpoint *endpoint,
 //     xtie_connection_close does for what is on its way.
 int xtie_group_close(struct xtie_group *group);
 
+// Starts a thread, crosstie-window, that makes progress for a group while this program does not:
+// other ranks' operations take effect although it computes. It sleeps while nothing comes. While it
+// runs, call functions of the endpoint's thread for this group alone, and none of another group or
+// of the endpoint's connections; functions of any thread are free. Stop it, or close the group,
+// before the endpoint is closed.
+//
+// Results: XTIE_OK, also where it runs already; XTIE_ERR_SYSTEM: the system has no thread.
+// Threads: the endpoint's. Cost: control path.
+int xtie_group_helper_start(struct xtie_group *group);
+
+// Ends the thread of xtie_group_helper_start, if it runs; waits until it has ended.
+//
+// Results: XTIE_OK.
+// Threads: the endpoint's. Cost: control path.
+int xtie_group_helper_stop(struct xtie_group *group);
+
 // Moves everything on that can move, of the endpoint and of the group: hands over what was issued,
 // and applies what other ranks' operations ask of this one. Their operations take effect only
 // while this rank calls this function, or waits in one of the group's.

@@ -290,6 +290,58 @@ fn works(me: &Rank, ranks: u32) {
     words(me, &window, next, before);
 }
 
+/// Rank 0 waits outside of the library: its helper applies what the other rank puts.
+#[test]
+fn helper_applies_what_comes_while_its_rank_computes() {
+    let gate = std::sync::Barrier::new(2);
+    run(SHM, 2, |me| {
+        let window = me.exchanged(8192, 0);
+        let (group, to) = (me.group, window.window);
+        if me.rank == 0 {
+            // SAFETY: one thread, which calls for this group alone.
+            unsafe {
+                me.ok(xtie_group_helper_start(group));
+                me.ok(xtie_group_helper_start(group));
+                gate.wait(); // the other rank has flushed
+                let mut word = 0;
+                me.ok(xtie_window_read_signal(group, to, 1, &mut word));
+                assert_eq!(word, 7);
+                me.ok(xtie_group_helper_stop(group));
+                me.ok(xtie_group_helper_stop(group));
+            }
+            assert_eq!(window.bytes(0, 4096), [9; 4096]);
+        } else {
+            window.fill(4096, &[9; 4096]);
+            let put = window.transfer(4096, 4096, 0, 0);
+            // SAFETY: structures of ours, and bytes that are left alone until the flush.
+            me.issue(|ticket| unsafe {
+                xtie_window_put_signal(group, to, &put, &add(1, 7), ticket)
+            });
+            // SAFETY: one thread.
+            me.ok(unsafe { xtie_group_flush(group, 0, 0) });
+            gate.wait();
+        }
+        me.barrier(&window);
+    });
+}
+
+/// An endpoint without companions has no NIC that counts.
+#[test]
+fn counters_of_a_nic_are_refused_where_no_nic_can_add() {
+    run(SHM, 1, |me| {
+        let window = me.exchanged(64, 0);
+        // SAFETY: structures of ours.
+        unsafe {
+            let count = xtie_window_count_by_nic(me.group, window.window, 0, &add(0, 1));
+            expect(count, XTIE_ERR_NO_NIC_COUNTER);
+            let bad = xtie_window_count_by_nic(me.group, window.window, 0, &add(99, 1));
+            expect(bad, XTIE_ERR_ID);
+            let rank = xtie_window_count_by_nic(me.group, window.window, 5 << 48, &add(0, 1));
+            expect(rank, XTIE_ERR_RANK);
+        }
+    });
+}
+
 /// Signals alone, what one rank has added, fences, flushes, resets, six comparisons.
 fn words(me: &Rank, window: &Window, next: u32, before: u32) {
     let (group, to) = (me.group, window.window);

@@ -15,7 +15,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use crosstie::base::slab::Handle;
 use crosstie::host;
-use crosstie::host::group::{Abort, Group};
+use crosstie::host::group::{Abort, Group, Helper};
 
 /// What is in the first word of a group's storage.
 const OPEN: u64 = 0x7469_6772_6f75_702e;
@@ -35,6 +35,8 @@ struct Room {
     endpoint: *mut xtie_endpoint,
     opening: u64,
     abort: ManuallyDrop<Abort>,
+    /// The thread that makes progress, which the endpoint's thread starts and stops.
+    helper: UnsafeCell<ManuallyDrop<Option<Helper>>>,
     members: UnsafeCell<ManuallyDrop<Members>>,
 }
 
@@ -76,6 +78,7 @@ pub(super) unsafe fn put(
         endpoint,
         opening,
         abort: ManuallyDrop::new(group.abort()),
+        helper: UnsafeCell::new(ManuallyDrop::new(None)),
         members: UnsafeCell::new(ManuallyDrop::new(Members { group, allocated })),
     };
     let place: *mut Room = storage.cast();
@@ -129,6 +132,9 @@ pub(super) fn data(group: *const xtie_group, call: impl FnOnce(Inside<'_>) -> c_
         Ok(room) => room,
         Err(result) => return result as c_int,
     };
+    // SAFETY: the endpoint's one thread alone changes it (crosstie.h, "Threads"), which is in here.
+    let helper = unsafe { &*room.helper.get() };
+    let _turn = helper.as_ref().map(Helper::enter);
     guard::data(room.endpoint, |entered| {
         if entered.opening() != room.opening {
             return XTIE_ERR_GROUP_CLOSED as c_int;
@@ -141,6 +147,43 @@ pub(super) fn data(group: *const xtie_group, call: impl FnOnce(Inside<'_>) -> c_
         let allocated = unsafe { allocated.as_mut() };
         call(Inside { entered, group, allocated })
     })
+}
+
+/// Starts the thread that makes progress for a group, if none runs.
+pub(super) fn helper_start(group: *const xtie_group) -> c_int {
+    let room = match room(group) {
+        Ok(room) => room,
+        Err(result) => return result as c_int,
+    };
+    // SAFETY: as in `data`.
+    if unsafe { &*room.helper.get() }.is_some() {
+        return XTIE_OK as c_int;
+    }
+    let mut started = None;
+    let result = data(group, |mut inside| {
+        let (endpoint, group) = inside.parts();
+        // SAFETY: both stay in their storage until the helper is stopped, which `take` does, and
+        // are entered through `data` alone, which takes its turn (crosstie.h).
+        match unsafe { Helper::start(endpoint, group) } {
+            Ok(helper) => started = Some(helper),
+            Err(_) => return inside.entered.fail(&XTIE_ERR_SYSTEM),
+        }
+        XTIE_OK as c_int
+    });
+    // SAFETY: as in `data`, which is over.
+    unsafe { **room.helper.get() = started };
+    result
+}
+
+/// Ends the thread that makes progress for a group, if one runs.
+pub(super) fn helper_stop(group: *const xtie_group) -> c_int {
+    let room = match room(group) {
+        Ok(room) => room,
+        Err(result) => return result as c_int,
+    };
+    // SAFETY: as in `data`.
+    drop(unsafe { &mut *room.helper.get() }.take());
+    XTIE_OK as c_int
 }
 
 /// Keeps the sentence for a pointer that is NULL and must not be, where there is an endpoint to
@@ -176,6 +219,7 @@ pub(super) fn take(group: *const xtie_group) -> c_int {
         Ok(room) => room,
         Err(result) => return result as c_int,
     };
+    helper_stop(group);
     let is_orphan = match guard::opening(room.endpoint) {
         Ok(opening) => opening != room.opening,
         Err(XTIE_ERR_CLOSED) => true,
