@@ -1433,9 +1433,9 @@ int xtie_group_open(struct xtie_endpoint *endpoint,
 int xtie_group_close(struct xtie_group *group);
 
 // Starts a thread, crosstie-window, that makes progress for a group while this program does not:
-// other ranks' operations take effect although it computes. It sleeps while nothing comes. While it
-// runs, call functions of the endpoint's thread for this group alone, and none of another group or
-// of the endpoint's connections; functions of any thread are free. Stop it, or close the group,
+// other ranks' operations take effect although it computes. It sleeps while nothing comes. While
+// it runs, call functions of the endpoint's thread for this group alone, and none of another group
+// or of the endpoint's connections; functions of any thread are free. Stop it, or close the group,
 // before the endpoint is closed.
 //
 // Results: XTIE_OK, also where it runs already; XTIE_ERR_SYSTEM: the system has no thread.
