@@ -37,7 +37,7 @@ use std::vec::Vec;
 /// How long a wait takes at most where its caller does not say.
 pub const TIMEOUT: Time = Time::millis(30_000);
 /// Looks of a wait before it offers the processor to others with each.
-const SPINS: u32 = 2_000;
+const SPINS: u32 = 32;
 /// Looks between two looks at the clock.
 const LOOKS_EACH: u32 = 64;
 /// Looks before it sleeps.
