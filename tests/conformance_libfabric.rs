@@ -8,7 +8,8 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::provider::libfabric::pair::{PairMemory, connect};
 use crosstie::provider::libfabric::{Config, Libfabric, OpenError};
 use libfabric_support::{
-    LIMITS, Layout, let_library_work, reaches_its_own_process, skip, strict_config,
+    LIMITS, Layout, left_behind_remove, let_library_work, reaches_its_own_process, skip,
+    strict_config,
 };
 use std::ffi::CStr;
 
@@ -32,6 +33,7 @@ fn pair(config: &Config) -> Result<Pair<Libfabric<'static>>, OpenError> {
 }
 
 fn keeps_every_promise(provider: &'static CStr, skips: usize) {
+    left_behind_remove();
     let config = Config { provider: Some(provider), ..Config::DEFAULT };
     match pair(&config) {
         Ok(pair) if !reaches_its_own_process(&pair.providers[0]) => {

@@ -88,7 +88,7 @@ impl Victim {
     /// Ends all, and nothing is left.
     fn close(mut self, connections_max: u32) {
         let watch = Watch::start();
-        while let Err(error) = self.rank.group().inner().free(self.window) {
+        while let Err(error) = self.rank.group().free(self.window) {
             assert_eq!(error, WindowError::Again);
             self.rank.progress();
             watch.look("a window that is free");
@@ -386,7 +386,7 @@ fn bytes_of_a_connection_that_has_ended_do_not_reach_a_window_that_was_freed() {
                 victim.rank.progress();
                 watch.look("the end of the connection");
             }
-            while victim.rank.group().inner().free(victim.window) == Err(WindowError::Again) {
+            while victim.rank.group().free(victim.window) == Err(WindowError::Again) {
                 victim.rank.progress();
                 watch.look("a window that is free");
             }
@@ -621,9 +621,9 @@ fn member(table: &Arc<Table>, rank: usize) -> Member {
 fn refused_at_open(rank: u32, error: Option<GroupError>, is_told: bool) {
     println!("rank {rank}: {error:?}");
     match error.expect("a member has died") {
-        // rank 0 may have given up before this one has looked for rank 1
-        GroupError::Connect(1, _) | GroupError::Failed(0 | 1, _) => {}
-        GroupError::Missing(0 | 1) => assert!(!is_told, "its bootstrap has said so"),
+        // the other that stays may have given up before this one has looked for rank 1
+        GroupError::Connect(..) | GroupError::Failed(..) => {}
+        GroupError::Missing(_) => assert!(!is_told, "its bootstrap has said so"),
         GroupError::Bootstrap(_) => {}
         error => panic!("{error:?}"),
     }
@@ -646,7 +646,7 @@ fn refused_in_exchange(
     let ended = group.exchange(node, window, Some(PATIENCE));
     let Err(WaitError::Window(WindowError::Failed(1, error))) = ended else { panic!("{ended:?}") };
     println!("the exchange: {error}");
-    while group.inner().free(window) == Err(WindowError::Again) {
+    while group.free(window) == Err(WindowError::Again) {
         group.progress(node);
         watch.look("a window that is free");
     }
@@ -800,10 +800,10 @@ fn memory_that_may_not_be_written_is_no_window_for_puts() {
         rank.wait_local(get).expect("its bytes");
         target.check_zero(0, PAGES);
         rank.flush().unwrap();
-        rank.group().inner().free(window).expect("no transfer");
+        rank.group().free(window).expect("no transfer");
         protect(page, libc::PROT_READ | libc::PROT_WRITE);
     }
     let window = rank.try_register(memory, PAGES as u64, false).expect("a window");
-    rank.group().inner().free(window).expect("no transfer");
+    rank.group().free(window).expect("no transfer");
     rank.close();
 }

@@ -384,7 +384,7 @@
 typedef enum xtie_result {
     // Success.
     XTIE_OK = 0,
-    // Not yet: call xtie_endpoint_progress, then call again.
+    // Not yet: call xtie_endpoint_progress, or of a group xtie_group_progress, then call again.
     XTIE_AGAIN = 1,
     // A pointer that must be given is NULL; ERRORS above says which.
     XTIE_ERR_NULL = -1,
@@ -731,8 +731,8 @@ typedef struct xtie_memory_options {
 
 // Gives bytes of this rank to all, and takes those of all ranks: the program's, by a launcher, MPI
 // or a file. context as of the configuration; mine: bytes bytes of this rank; all: room for
-// ranks * bytes, in the order of the ranks, also this rank's own. Every rank's is called as often,
-// with as many bytes. Returns 0 when all ranks have given theirs, or a code of its own in bounded
+// ranks * bytes, in the order of the ranks, also this rank's own. It is called twice, with 160
+// bytes; once at all ranks where one cannot open its group. Returns 0 when all ranks have given theirs, or a code of its own in bounded
 // time: a rank does not come. It must not call functions of the group's endpoint.
 typedef int (*xtie_gather_function)(void *context, const void *mine, size_t bytes, void *all);
 
@@ -755,7 +755,7 @@ typedef struct xtie_group_config {
     uint32_t signals_max;
     // Counters of each window, 0 to 4096.
     uint32_t counters_max;
-    // Barriers of each window, 0 to 4096; the same at all ranks.
+    // Barriers of each window, 0 to 4096. Ranks meet at those that all of them have.
     uint32_t barriers_max;
     // How long opening, and each wait whose timeout is zero, may take, in milliseconds; 0: 30000.
     // XTIE_NO_TIMEOUT: without end.
@@ -1304,10 +1304,11 @@ int xtie_memory_register_with(struct xtie_endpoint *endpoint,
 //
 // memory: of xtie_memory_register or _with; not to be used after XTIE_OK.
 // Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
-//     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
+//     test them to their end first; or a window lies in it, free that first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
 //     come; XTIE_ERR_FABRIC: a port's library refused to forget it, call again.
 // Threads: any. Cost: control path.
-int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
+int xtie_memory_deregister(struct xtie_endpoint *endpoint,
+                           struct xtie_memory *memory);
 
 // Allocates registered memory that peers on this host read without a system call: the fastest
 // place for messages.
@@ -1395,12 +1396,13 @@ int xtie_group_size(const struct xtie_group_config *config, size_t *bytes_out);
 
 // Opens a group with the other ranks: every rank calls this, and it returns when all have met. The
 // group makes two connections to each rank, also to this one itself: of connections_max it takes
-// XTIE_GROUP_CONNECTIONS(ranks), and of regions_max one. Nothing is allocated after this call.
+// XTIE_GROUP_CONNECTIONS(ranks), and of regions_max one; requests_max may be any. No operation
+// allocates after this call; xtie_window_alloc and xtie_group_helper_start do.
 //
 // storage: XTIE_STORAGE_ALIGN aligned; the library's from now on until xtie_group_close has
 //     succeeded. It must not be moved, copied or touched. Not that of an open group.
 // storage_bytes: at least what xtie_group_size says; more is not used.
-// config: read only during the call, as are the functions that it names.
+// config: read during the call alone; the functions that it names are called during it alone.
 // group_out: the group, which is the storage's address.
 // Results: XTIE_OK; those of xtie_group_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE;
 //     XTIE_ERR_BOOTSTRAP: gather or look gave a code, which xtie_endpoint_error has;
@@ -1476,11 +1478,13 @@ int xtie_group_abort_clear(struct xtie_group *group);
 // ticket: of the operation; 0 has ended. One is good for as long as the group is open.
 // timeout_ms: in milliseconds; 0: the group's; XTIE_NO_TIMEOUT: none.
 // Results: XTIE_OK; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: the operation goes on, call again;
-//     XTIE_ERR_RANK: no ticket of this group; XTIE_ERR_WINDOW_FREED, XTIE_ERR_WINDOW_RANGE,
-//     XTIE_ERR_READ_ONLY, XTIE_ERR_ID, XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused
-//     it; and when the connection to that has failed its cause, as of xtie_request_test.
+//     XTIE_ERR_RANK: no ticket of this group; of a get XTIE_ERR_WINDOW_FREED,
+//     XTIE_ERR_WINDOW_RANGE, XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused it. Of a put
+//     xtie_group_flush tells that, and its counter grows all the same; and when the connection to that has failed its cause, as of xtie_request_test.
 // Threads: the endpoint's. Cost: blocks; makes progress, and sleeps when that takes long.
-int xtie_group_wait_local(struct xtie_group *group, uint64_t ticket, uint32_t timeout_ms);
+int xtie_group_wait_local(struct xtie_group *group,
+                          uint64_t ticket,
+                          uint32_t timeout_ms);
 
 // Asks what xtie_group_wait_local waits for; makes progress while it is not so.
 //
@@ -1521,7 +1525,7 @@ int xtie_group_fence(struct xtie_group *group, uint32_t rank);
 // flags: XTIE_WINDOW_READ_ONLY, or zero.
 // window_out: to be exchanged.
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_FLAGS, XTIE_ERR_WINDOWS_FULL, XTIE_ERR_MEMORY,
-//     XTIE_ERR_RANGE.
+//     XTIE_ERR_RANGE; XTIE_ERR_READ_ONLY: the memory is mapped read only, and the flag is missing.
 // Threads: the endpoint's. Cost: control path.
 int xtie_window_register(struct xtie_group *group,
                          void *data,
@@ -1562,7 +1566,8 @@ int xtie_window_exchange(struct xtie_group *group, struct xtie_window *window, u
 // Gives up this rank's part of a window; windows may be freed in any order. What other ranks do
 // with this part later is refused with XTIE_ERR_WINDOW_FREED, and changes nothing.
 //
-// window: not to be used after XTIE_OK.
+// window: not to be used after this call, but for calling it again after XTIE_AGAIN. The memory of
+//     xtie_window_alloc goes with it.
 // Results: XTIE_OK, XTIE_ERR_WINDOW; XTIE_AGAIN: transfers are under way in its memory, make
 //     progress, call again; of xtie_window_alloc also XTIE_ERR_FABRIC.
 // Threads: the endpoint's. Cost: control path.
@@ -1660,7 +1665,7 @@ int xtie_window_signal(struct xtie_group *group,
 // xtie_window_signal after all that was issued to the rank before has taken effect there.
 //
 // window, rank, signal, ticket_out: as of xtie_window_signal.
-// Results: those of xtie_window_signal.
+// Results: those of xtie_window_signal; XTIE_AGAIN also while gets from that rank have not ended.
 // Threads: the endpoint's. Cost: data path; the rank waits for the earlier ones.
 int xtie_window_signal_with_fence(struct xtie_group *group,
                                   struct xtie_window *window,

@@ -180,6 +180,7 @@ impl Explain for GroupError {
             GroupError::Limits => XTIE_ERR_GROUP_LIMITS,
             GroupError::Storage => XTIE_ERR_STORAGE_SIZE,
             GroupError::Register(error) => error.result(),
+            GroupError::Connections(_) => XTIE_ERR_CONNECTIONS_FULL,
             GroupError::Listen(error) => error.result(),
             GroupError::Bootstrap(_) => XTIE_ERR_BOOTSTRAP,
             GroupError::Mismatch(_) => XTIE_ERR_GROUP_MISMATCH,
@@ -196,6 +197,7 @@ impl Explain for GroupError {
             GroupError::Register(error) => error.explain(shared, text),
             GroupError::Limits
             | GroupError::Storage
+            | GroupError::Connections(_)
             | GroupError::Listen(_)
             | GroupError::Bootstrap(_)
             | GroupError::Mismatch(_)

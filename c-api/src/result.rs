@@ -10,7 +10,7 @@ use core::ffi::{CStr, c_char, c_int};
 pub enum xtie_result {
     /// Success.
     XTIE_OK = 0,
-    /// Not yet: call xtie_endpoint_progress, then call again.
+    /// Not yet: call xtie_endpoint_progress, or of a group xtie_group_progress, then call again.
     XTIE_AGAIN = 1,
 
     /// A pointer that must be given is NULL; ERRORS above says which.

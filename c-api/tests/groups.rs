@@ -325,6 +325,73 @@ fn helper_applies_what_comes_while_its_rank_computes() {
     });
 }
 
+/// Memory that a window lies in stays: a peer's bytes would go to what has its place.
+#[test]
+fn memory_of_a_window_cannot_be_given_back_before_the_window() {
+    run(SHM, 1, |me| {
+        let window = me.exchanged(4096, 0);
+        let mut bytes = [0u8; 64];
+        let own = me.endpoint.register(&mut bytes);
+        let mut second = null_mut();
+        // SAFETY: memory of ours, which outlives the window.
+        unsafe {
+            let data = bytes.as_mut_ptr().cast();
+            me.ok(xtie_window_register(me.group, data, 64, own, 0, &mut second));
+            let endpoint = me.endpoint.endpoint;
+            expect(xtie_memory_free(endpoint, window.memory), XTIE_ERR_MEMORY_BUSY);
+            expect(xtie_memory_deregister(endpoint, own), XTIE_ERR_MEMORY_BUSY);
+            me.ok(xtie_window_free(me.group, second));
+            me.ok(xtie_memory_deregister(endpoint, own));
+        }
+    });
+}
+
+/// A ticket that the group has not given is told as such, whatever its numbers.
+#[test]
+fn tickets_of_nobody_are_refused() {
+    run(SHM, 1, |me| {
+        let mut done = 0;
+        for ticket in [77, 0xdead_beef_cafe, 1 << 48, u64::MAX] {
+            // SAFETY: an output of ours.
+            let tested = unsafe { xtie_group_test_local(me.group, ticket, &mut done) };
+            expect(tested, XTIE_ERR_RANK);
+        }
+        // SAFETY: as above.
+        me.ok(unsafe { xtie_group_test_local(me.group, 0, &mut done) });
+        assert_eq!(done, 1);
+    });
+}
+
+/// A rank whose endpoint has too few connections says so at once, and all the others hear of it.
+#[test]
+fn group_that_needs_more_connections_is_refused_at_once() {
+    let table = table(2);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let table = &table;
+            scope.spawn(move || {
+                let mut options = config(SHM);
+                options.connections_max = if rank == 0 { 16 } else { 3 };
+                let endpoint = Opened::new(&options);
+                let member = member(table, rank);
+                let group = group_config(&member);
+                let mut storage = storage(group_bytes(&group));
+                let (place, bytes) = (storage.as_mut_ptr().cast(), storage.len() * 64);
+                let mut out = null_mut();
+                // SAFETY: the storage outlives the call.
+                let opened =
+                    unsafe { xtie_group_open(endpoint.endpoint, place, bytes, &group, &mut out) };
+                let (text, wanted) =
+                    (endpoint.error(), ["rank 1", "the group needs 6 connections"]);
+                let code = [XTIE_ERR_RANK_FAILED, XTIE_ERR_CONNECTIONS_FULL][rank];
+                assert_eq!(opened, code as c_int, "{text}");
+                assert!(text.contains(wanted[rank]), "{text}");
+                endpoint.close();
+            });
+        }
+    });
+}
+
 /// An endpoint without companions has no NIC that counts.
 #[test]
 fn counters_of_a_nic_are_refused_where_no_nic_can_add() {

@@ -34,6 +34,10 @@ pub struct DataMrs<'m> {
     versions: &'m AtomicU64,
 }
 
+/// A region that is kept from being deregistered.
+#[derive(Copy, Clone, Debug)]
+pub struct Held(u16);
+
 /// Why a buffer is not one that may be sent or received into.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum SpanError {
@@ -179,6 +183,16 @@ impl<'m> DataMrs<'m> {
         self.check(region, address, length)?;
         // whoever registered has handed the region over
         Ok(RailKey(self.keys[region.index as usize][rail].load(Ordering::Acquire)))
+    }
+
+    /// Keeps a region from being deregistered until [`DataMrs::let_go`]. Data thread only.
+    pub fn hold(&self, region: Handle, address: u64, length: u64) -> Result<Held, SpanError> {
+        self.check_and_pin(region, address, length).map(Held)
+    }
+
+    /// Ends a [`DataMrs::hold`].
+    pub fn let_go(&self, held: Held) {
+        self.unpin(held.0);
     }
 
     /// [`DataMrs::check`], and counts an outstanding use. Data thread only.

@@ -69,7 +69,9 @@ impl core::fmt::Display for WindowError {
                     "the bytes do not lie inside that rank's window of {bytes} bytes"
                 );
             }
-            WindowError::ReadOnly => "peers may not write to that window",
+            WindowError::ReadOnly => {
+                "the window is read only, or its memory is and the flag that says so is missing"
+            }
             WindowError::Freed => "that rank has freed its window",
             WindowError::Buffer(_) => "the local buffer cannot be used",
             WindowError::Memory => "the owner of the window could not move the bytes",

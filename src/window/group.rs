@@ -408,6 +408,9 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     /// refused, or the connection has failed before it ended.
     pub fn is_local_done(&self, ticket: Ticket) -> Result<bool, WindowError> {
         let lane = self.lanes.get(ticket.rank() as usize).ok_or(WindowError::Rank)?;
+        if ticket.number() > lane.issued {
+            return Err(WindowError::Rank);
+        }
         if ticket.number() <= lane.local_through() {
             return lane.get_refusal(ticket.number()).map_or(Ok(true), |why| Err(why.into()));
         }

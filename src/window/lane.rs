@@ -531,7 +531,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     /// Why a get of ours was refused, if it was.
     pub fn get_refusal(&self, number: u64) -> Option<Refusal> {
         let (last, refusal) = self.refused_gets[number as usize % TRANSFERS];
-        (last == number).then_some(refusal)
+        (last == number && number != 0).then_some(refusal)
     }
 
     /// Whether there is room for what a record takes, and what it waits for has happened.

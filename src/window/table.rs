@@ -67,11 +67,12 @@ pub(super) struct Share {
     pub generation: u16,
     pub length: u64,
     pub signals: u16,
+    pub barriers: u16,
     pub flags: u8,
 }
 
 const NOTHING_TOLD: Share =
-    Share { number: 0, window: 0, generation: 0, length: 0, signals: 0, flags: 0 };
+    Share { number: 0, window: 0, generation: 0, length: 0, signals: 0, barriers: 0, flags: 0 };
 const NO_MEMORY: WindowMemory = WindowMemory {
     region: Handle { index: 0, generation: 0 },
     address: 0,
@@ -210,7 +211,7 @@ impl<'m> Table<'m> {
             generation: slot.generation.number() as u16,
             offset: u64::from(number),
             length: slot.memory.length,
-            value: 0,
+            value: u64::from(self.limits.barriers_max),
         })
     }
 
@@ -226,6 +227,7 @@ impl<'m> Table<'m> {
             generation: record.generation,
             length: record.length,
             signals: record.id,
+            barriers: record.value as u16,
             flags: record.flags,
         };
         let exchanging = State::Exchanging(share.number);
@@ -402,6 +404,11 @@ impl<'m> Table<'m> {
     pub fn barrier_enter(&mut self, window: Handle, id: u16) -> Result<bool, WindowError> {
         self.open_slot(window)?;
         let at = self.barrier_at(window.index as usize, id).ok_or(WindowError::Id)?;
+        let first = self.share_at(window.index as usize, 0);
+        let shares = &self.shares[first..first + self.limits.ranks as usize];
+        if shares.iter().any(|share| id >= share.barriers) {
+            return Err(WindowError::Id);
+        }
         let entered = &mut self.entered[at];
         let comes = *entered & WAITS == 0;
         if comes {

@@ -321,7 +321,7 @@ impl Actor<'_> {
 
     pub fn free(&mut self, window: Handle) {
         let watch = Watch::start();
-        while let Err(error) = self.rank.group().inner().free(window) {
+        while let Err(error) = self.rank.group().free(window) {
             assert_eq!(error, WindowError::Again);
             self.rank.progress();
             watch.look("a window that is free");

@@ -1,7 +1,7 @@
 //! One end of a connection whose other end is in another process: the two tell each other by pipes
 //! what they must know.
 
-use super::{BLOCK_BYTES, LIMITS, PEER, register, skip};
+use super::{BLOCK_BYTES, LIMITS, PEER, left_behind_remove, register, skip};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
@@ -58,6 +58,7 @@ impl End {
         from: &mut impl Read,
         block_bytes: usize,
     ) -> Option<End> {
+        left_behind_remove();
         let name = CString::new(provider).unwrap();
         let config = Config { provider: Some(&name), ..Config::DEFAULT };
         let block = Box::leak(Box::new(HeapBlock::new(bytes(&LIMITS))));

@@ -17,8 +17,8 @@ use crosstie::provider::libfabric::sys::{Code, Endpoint, numbers as n};
 use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits, OpenError, PeerOpenError};
 use std::ffi::{CStr, CString, c_void};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
@@ -32,6 +32,20 @@ const HEADER: &str = "/usr/include/rdma/fabric.h";
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
     println!("SKIP: {why}");
+}
+
+/// Removes files of libfabric's shm provider that a killed process has left behind, whose number this
+/// one has now: the provider would find its name taken.
+pub fn left_behind_remove() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let own = format!("{}:", std::process::id());
+        for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if file.file_name().to_string_lossy().starts_with(&own) {
+                let _ = std::fs::remove_file(file.path());
+            }
+        }
+    });
 }
 
 /// As long as libfabric's structures are.
@@ -278,6 +292,7 @@ impl World {
     }
 
     pub fn open_with(config: &Config, limits: Limits) -> Result<World, OpenError> {
+        left_behind_remove();
         let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(limits)));
         let rails = memory.open(config)?;
         let blocks = [(); 2].map(|()| Box::leak(Box::new(HeapBlock::new(BLOCK_BYTES))).start());

@@ -42,12 +42,13 @@ pub unsafe extern "C" fn xtie_group_size(
 
 /// Opens a group with the other ranks: every rank calls this, and it returns when all have met. The
 /// group makes two connections to each rank, also to this one itself: of connections_max it takes
-/// XTIE_GROUP_CONNECTIONS(ranks), and of regions_max one. Nothing is allocated after this call.
+/// XTIE_GROUP_CONNECTIONS(ranks), and of regions_max one; requests_max may be any. No operation
+/// allocates after this call; xtie_window_alloc and xtie_group_helper_start do.
 ///
 /// storage: XTIE_STORAGE_ALIGN aligned; the library's from now on until xtie_group_close has
 ///     succeeded. It must not be moved, copied or touched. Not that of an open group.
 /// storage_bytes: at least what xtie_group_size says; more is not used.
-/// config: read only during the call, as are the functions that it names.
+/// config: read during the call alone; the functions that it names are called during it alone.
 /// group_out: the group, which is the storage's address.
 /// Results: XTIE_OK; those of xtie_group_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE;
 ///     XTIE_ERR_BOOTSTRAP: gather or look gave a code, which xtie_endpoint_error has;
@@ -193,9 +194,9 @@ pub(super) fn waited(inside: &mut Inside<'_>, ended: Result<(), WaitError>) -> c
 /// ticket: of the operation; 0 has ended. One is good for as long as the group is open.
 /// timeout_ms: in milliseconds; 0: the group's; XTIE_NO_TIMEOUT: none.
 /// Results: XTIE_OK; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: the operation goes on, call again;
-///     XTIE_ERR_RANK: no ticket of this group; XTIE_ERR_WINDOW_FREED, XTIE_ERR_WINDOW_RANGE,
-///     XTIE_ERR_READ_ONLY, XTIE_ERR_ID, XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused
-///     it; and when the connection to that has failed its cause, as of xtie_request_test.
+///     XTIE_ERR_RANK: no ticket of this group; of a get XTIE_ERR_WINDOW_FREED,
+///     XTIE_ERR_WINDOW_RANGE, XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused it. Of a put
+///     xtie_group_flush tells that, and its counter grows all the same; and when the connection to that has failed its cause, as of xtie_request_test.
 /// Threads: the endpoint's. Cost: blocks; makes progress, and sleeps when that takes long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_group_wait_local(

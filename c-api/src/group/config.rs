@@ -29,8 +29,8 @@ pub const XTIE_BYTES_GROUP_WORD: u32 = 8;
 
 /// Gives bytes of this rank to all, and takes those of all ranks: the program's, by a launcher, MPI
 /// or a file. context as of the configuration; mine: bytes bytes of this rank; all: room for
-/// ranks * bytes, in the order of the ranks, also this rank's own. Every rank's is called as often,
-/// with as many bytes. Returns 0 when all ranks have given theirs, or a code of its own in bounded
+/// ranks * bytes, in the order of the ranks, also this rank's own. It is called twice, with 160
+/// bytes; once at all ranks where one cannot open its group. Returns 0 when all ranks have given theirs, or a code of its own in bounded
 /// time: a rank does not come. It must not call functions of the group's endpoint.
 pub type xtie_gather_function = Option<
     unsafe extern "C" fn(
@@ -62,7 +62,7 @@ pub struct xtie_group_config {
     pub signals_max: u32,
     /// Counters of each window, 0 to 4096.
     pub counters_max: u32,
-    /// Barriers of each window, 0 to 4096; the same at all ranks.
+    /// Barriers of each window, 0 to 4096. Ranks meet at those that all of them have.
     pub barriers_max: u32,
     /// How long opening, and each wait whose timeout is zero, may take, in milliseconds; 0: 30000.
     /// XTIE_NO_TIMEOUT: without end.

@@ -58,7 +58,7 @@ pub struct xtie_add {
 /// flags: XTIE_WINDOW_READ_ONLY, or zero.
 /// window_out: to be exchanged.
 /// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_FLAGS, XTIE_ERR_WINDOWS_FULL, XTIE_ERR_MEMORY,
-///     XTIE_ERR_RANGE.
+///     XTIE_ERR_RANGE; XTIE_ERR_READ_ONLY: the memory is mapped read only, and the flag is missing.
 /// Threads: the endpoint's. Cost: control path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_window_register(
@@ -174,7 +174,8 @@ pub unsafe extern "C" fn xtie_window_exchange(
 /// Gives up this rank's part of a window; windows may be freed in any order. What other ranks do
 /// with this part later is refused with XTIE_ERR_WINDOW_FREED, and changes nothing.
 ///
-/// window: not to be used after XTIE_OK.
+/// window: not to be used after this call, but for calling it again after XTIE_AGAIN. The memory of
+///     xtie_window_alloc goes with it.
 /// Results: XTIE_OK, XTIE_ERR_WINDOW; XTIE_AGAIN: transfers are under way in its memory, make
 ///     progress, call again; of xtie_window_alloc also XTIE_ERR_FABRIC.
 /// Threads: the endpoint's. Cost: control path.
@@ -187,7 +188,7 @@ pub unsafe extern "C" fn xtie_window_free(
         let window: Handle = untag(window);
         let is_it = |one: &Allocated| one.pair.is_some_and(|(whose, _)| whose == window);
         let at = inside.allocated.iter().position(is_it);
-        match (inside.group.inner().free(window), at) {
+        match (inside.group.free(window), at) {
             (Ok(()), None) => return XTIE_OK as c_int,
             // its memory was in use when it was freed
             (Ok(()) | Err(WindowError::Window), Some(_)) => {}

@@ -100,7 +100,7 @@ pub unsafe extern "C" fn xtie_window_signal(
 /// xtie_window_signal after all that was issued to the rank before has taken effect there.
 ///
 /// window, rank, signal, ticket_out: as of xtie_window_signal.
-/// Results: those of xtie_window_signal.
+/// Results: those of xtie_window_signal; XTIE_AGAIN also while gets from that rank have not ended.
 /// Threads: the endpoint's. Cost: data path; the rank waits for the earlier ones.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_window_signal_with_fence(

@@ -19,6 +19,8 @@ pub enum GroupError {
     Storage,
     /// The frames could not be registered.
     Register(RegisterError),
+    /// The endpoint has fewer connections left than the group needs, which are so many.
+    Connections(u32),
     /// This rank cannot listen.
     Listen(ListenError),
     /// The bootstrap has failed.
@@ -46,6 +48,11 @@ impl fmt::Display for GroupError {
                 f.write_str("the group's storage is too small, or not aligned to 64 bytes")
             }
             GroupError::Register(_) => f.write_str("the group's storage cannot be registered"),
+            GroupError::Connections(needed) => write!(
+                f,
+                "the group needs {needed} connections, and the endpoint has fewer left \
+                 (connections_max)"
+            ),
             GroupError::Listen(error) => write!(f, "the group cannot listen: {error}"),
             GroupError::Bootstrap(BootstrapError(code)) => {
                 write!(f, "the group's bootstrap has failed (code {code})")

@@ -95,6 +95,12 @@ impl<'a> Meeting<'a> {
 
     /// Meets all ranks. In the case of an error, all that was made is closed again.
     pub fn meet(&mut self) -> Result<Vec<Links<Handle>>, GroupError> {
+        // two for each other rank, and both ends of two with itself
+        let needed = KINDS as u32 * (self.ranks + 1);
+        if self.endpoint.shared.connections_left() < needed {
+            let _ = self.gather([0; HANDLE_BYTES], true);
+            return Err(GroupError::Connections(needed));
+        }
         let met = match self.endpoint.shared.listen() {
             Ok((listener, handle)) => {
                 let met = self.meet_with(listener, &handle);

@@ -17,8 +17,9 @@ use crate::base::units::{Bytes, Span as Time};
 use crate::fabric::MemoryKind;
 use crate::memory::probe::clock_ns;
 use crate::memory::rights;
+use crate::transport::mr::Held;
 use crate::transport::request::RequestIdError;
-use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
+use crate::transport::{DataMrs, Incoming, Outcome, Outgoing, RequestId, SubmitError};
 use crate::window::group::Flushed;
 use crate::window::{
     Carrier, Comparison, Limits, Links, Local, Put, Span, Ticket, WindowError, WindowMemory, group,
@@ -105,6 +106,9 @@ pub struct Group {
     links: Vec<Handle>,
     /// The region of the block.
     memory: Handle,
+    /// Regions that windows lie in, which must not be deregistered before those are freed.
+    held: Vec<(Handle, Held)>,
+    regions: DataMrs<'static>,
     /// Counts of NICs that have not ended.
     counts: Vec<NicCount>,
     timeout: Time,
@@ -191,7 +195,9 @@ impl Group {
         }
         let (timeout, abort) = (options.timeout, Abort::default());
         let counts = Vec::with_capacity(COUNTS_MAX);
-        Ok(Group { inner, links: all, memory: region, counts, timeout, abort })
+        let held = Vec::with_capacity(limits.windows_max as usize);
+        let regions = endpoint.shared.regions;
+        Ok(Group { inner, links: all, memory: region, held, regions, counts, timeout, abort })
     }
 
     /// The group without waits: what is issued here does not wait.
@@ -215,6 +221,7 @@ impl Group {
         }
         let deadline_ns = clock_ns().saturating_add(CLOSING.0);
         close_all(endpoint, &mut self.links, Endpoint::connection_close, deadline_ns);
+        self.held.drain(..).for_each(|(_, held)| self.regions.let_go(held));
         endpoint.shared.deregister(self.memory).is_ok()
     }
 
@@ -314,7 +321,20 @@ impl Group {
         // SAFETY: this function's contract; where it is a GPU's, the span is not used.
         let bytes = unsafe { Span::new(address, length) };
         let memory = WindowMemory { region, address, length, is_device, is_read_only, bytes };
-        self.inner.register(memory)
+        let window = self.inner.register(memory)?;
+        let held = self.regions.hold(region, address, length);
+        let held = held.map_err(|error| WindowError::Buffer(error.into()))?;
+        self.held.push((window, held));
+        Ok(window)
+    }
+
+    /// Gives up a window; see [`group::Group::free`]. Its region can be deregistered from then on.
+    pub fn free(&mut self, window: Handle) -> Result<(), WindowError> {
+        self.inner.free(window)?;
+        if let Some(at) = self.held.iter().position(|(it, _)| *it == window) {
+            self.regions.let_go(self.held.swap_remove(at).1);
+        }
+        Ok(())
     }
 
     /// Waits until the local buffer of an operation may be used again.
