@@ -732,8 +732,8 @@ typedef struct xtie_memory_options {
 // Gives bytes of this rank to all, and takes those of all ranks: the program's, by a launcher, MPI
 // or a file. context as of the configuration; mine: bytes bytes of this rank; all: room for
 // ranks * bytes, in the order of the ranks, also this rank's own. It is called twice, with 160
-// bytes; once at all ranks where one cannot open its group. Returns 0 when all ranks have given theirs, or a code of its own in bounded
-// time: a rank does not come. It must not call functions of the group's endpoint.
+// bytes; once at all ranks where one cannot open its group. Returns 0 when all ranks have given
+// theirs, or a code of its own in bounded time: a rank does not come. It must not call functions of the group's endpoint.
 typedef int (*xtie_gather_function)(void *context, const void *mine, size_t bytes, void *all);
 
 // Called again and again while a rank waits for others to connect: 0, or a code of the program's
@@ -1304,8 +1304,8 @@ int xtie_memory_register_with(struct xtie_endpoint *endpoint,
 //
 // memory: of xtie_memory_register or _with; not to be used after XTIE_OK.
 // Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
-//     test them to their end first; or a window lies in it, free that first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
-//     come; XTIE_ERR_FABRIC: a port's library refused to forget it, call again.
+//     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
+//     come; or a window lies in it, free that first; XTIE_ERR_FABRIC: a port's library refused to forget it, call again.
 // Threads: any. Cost: control path.
 int xtie_memory_deregister(struct xtie_endpoint *endpoint,
                            struct xtie_memory *memory);
@@ -1480,11 +1480,10 @@ int xtie_group_abort_clear(struct xtie_group *group);
 // Results: XTIE_OK; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: the operation goes on, call again;
 //     XTIE_ERR_RANK: no ticket of this group; of a get XTIE_ERR_WINDOW_FREED,
 //     XTIE_ERR_WINDOW_RANGE, XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused it. Of a put
-//     xtie_group_flush tells that, and its counter grows all the same; and when the connection to that has failed its cause, as of xtie_request_test.
+//     xtie_group_flush tells that, and its counter grows all the same; and when the connection to
+//     that rank has failed its cause, as of xtie_request_test.
 // Threads: the endpoint's. Cost: blocks; makes progress, and sleeps when that takes long.
-int xtie_group_wait_local(struct xtie_group *group,
-                          uint64_t ticket,
-                          uint32_t timeout_ms);
+int xtie_group_wait_local(struct xtie_group *group, uint64_t ticket, uint32_t timeout_ms);
 
 // Asks what xtie_group_wait_local waits for; makes progress while it is not so.
 //

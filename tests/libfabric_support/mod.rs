@@ -34,8 +34,8 @@ pub fn skip(why: &str) {
     println!("SKIP: {why}");
 }
 
-/// Removes files of libfabric's shm provider that a killed process has left behind, whose number this
-/// one has now: the provider would find its name taken.
+/// Removes files of libfabric's shm provider that a killed process has left behind, whose number
+/// this one has now: the provider would find its name taken.
 pub fn left_behind_remove() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -196,7 +196,8 @@ pub(super) fn waited(inside: &mut Inside<'_>, ended: Result<(), WaitError>) -> c
 /// Results: XTIE_OK; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: the operation goes on, call again;
 ///     XTIE_ERR_RANK: no ticket of this group; of a get XTIE_ERR_WINDOW_FREED,
 ///     XTIE_ERR_WINDOW_RANGE, XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused it. Of a put
-///     xtie_group_flush tells that, and its counter grows all the same; and when the connection to that has failed its cause, as of xtie_request_test.
+///     xtie_group_flush tells that, and its counter grows all the same; and when the connection to
+///     that rank has failed its cause, as of xtie_request_test.
 /// Threads: the endpoint's. Cost: blocks; makes progress, and sleeps when that takes long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_group_wait_local(
