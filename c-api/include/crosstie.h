@@ -733,7 +733,8 @@ typedef struct xtie_memory_options {
 // or a file. context as of the configuration; mine: bytes bytes of this rank; all: room for
 // ranks * bytes, in the order of the ranks, also this rank's own. It is called twice, with 160
 // bytes; once at all ranks where one cannot open its group. Returns 0 when all ranks have given
-// theirs, or a code of its own in bounded time: a rank does not come. It must not call functions of the group's endpoint.
+// theirs, or a code of its own in bounded time: a rank does not come. It must not call functions
+// of the group's endpoint.
 typedef int (*xtie_gather_function)(void *context, const void *mine, size_t bytes, void *all);
 
 // Called again and again while a rank waits for others to connect: 0, or a code of the program's
@@ -1305,10 +1306,10 @@ int xtie_memory_register_with(struct xtie_endpoint *endpoint,
 // memory: of xtie_memory_register or _with; not to be used after XTIE_OK.
 // Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
 //     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
-//     come; or a window lies in it, free that first; XTIE_ERR_FABRIC: a port's library refused to forget it, call again.
+//     come; or a window lies in it, free that first; XTIE_ERR_FABRIC: a port's library refused to
+//     forget it, call again.
 // Threads: any. Cost: control path.
-int xtie_memory_deregister(struct xtie_endpoint *endpoint,
-                           struct xtie_memory *memory);
+int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
 
 // Allocates registered memory that peers on this host read without a system call: the fastest
 // place for messages.

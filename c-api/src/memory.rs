@@ -135,7 +135,8 @@ pub unsafe extern "C" fn xtie_memory_register_with(
 /// memory: of xtie_memory_register or _with; not to be used after XTIE_OK.
 /// Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
 ///     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
-///     come; or a window lies in it, free that first; XTIE_ERR_FABRIC: a port's library refused to forget it, call again.
+///     come; or a window lies in it, free that first; XTIE_ERR_FABRIC: a port's library refused to
+///     forget it, call again.
 /// Threads: any. Cost: control path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_deregister(

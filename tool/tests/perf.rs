@@ -163,9 +163,9 @@ fn program_without_address_space_says_so_in_one_line() {
 }
 
 /// Whether a program, or one thread of it, ended in what runs before and around ours: the loader,
-/// which says nothing and needs some ten megabytes; the C library; or Rust's start of a thread. Each
-/// does so within a few pages of the limit that it needs, and which limits these are changes with
-/// each build.
+/// which says nothing and needs some ten megabytes; the C library; or Rust's start of a thread.
+/// Each does so within a few pages of the limit that it needs, and which limits these are changes
+/// with each build.
 fn is_of_the_runtime(kib: u32, errors: &str) -> bool {
     let of_loader = kib <= 10_000 && errors.is_empty();
     let words = ["Fatal glibc error: ", "failed to allocate an alternative stack: "];

@@ -31,7 +31,8 @@ pub const XTIE_BYTES_GROUP_WORD: u32 = 8;
 /// or a file. context as of the configuration; mine: bytes bytes of this rank; all: room for
 /// ranks * bytes, in the order of the ranks, also this rank's own. It is called twice, with 160
 /// bytes; once at all ranks where one cannot open its group. Returns 0 when all ranks have given
-/// theirs, or a code of its own in bounded time: a rank does not come. It must not call functions of the group's endpoint.
+/// theirs, or a code of its own in bounded time: a rank does not come. It must not call functions
+/// of the group's endpoint.
 pub type xtie_gather_function = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
