@@ -546,7 +546,8 @@ fn short_put() -> Vec<u8> {
 }
 
 fn member() -> Member {
-    Member { rank: 1, ranks: 4, has_failed: false, handle: listen_handle().encode() }
+    let handle = listen_handle().encode();
+    Member { rank: 1, ranks: 4, has_failed: false, windows_max: 3, handle }
 }
 
 /// Valid encodings, from which the fuzzer starts: corpus, file name, bytes.

@@ -750,7 +750,7 @@ typedef struct xtie_group_config {
     uint32_t rank;
     // How many ranks there are, 1 to 4096; the same at all.
     uint32_t ranks;
-    // Most windows at a time, 1 to 1024.
+    // Most windows at a time, 1 to 1024; the same at all.
     uint32_t windows_max;
     // Signals of each window, 0 to 4096. A rank's signals are those of its own configuration.
     uint32_t signals_max;

@@ -8,8 +8,8 @@ use super::lane::{Asked, GetState, Lane, Leaving, Links, Why};
 use super::limits::Limits;
 use super::memory::Span;
 use super::outbox::{FRAMES, Outbox};
-use super::table::{Count, Table, WindowMemory};
-use crate::base::carve::{BlockTooSmall, Carver};
+use super::table::{Count, Share, Slot, Table, WindowMemory};
+use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::slab::Handle;
 use crate::transport::{RequestError, SubmitError};
 use crate::wire::one_sided::{
@@ -117,6 +117,21 @@ pub enum Flushed {
     Done,
     /// Not yet, at this rank first.
     Waiting(u32),
+}
+
+impl Limits {
+    /// Bytes of the block beside its frames.
+    pub const fn state_bytes<L>(&self) -> usize {
+        let windows = self.windows_max as usize;
+        let shares = windows * self.ranks as usize;
+        bytes_for::<Lane<L>>(self.ranks as usize)
+            + bytes_for::<Slot>(windows)
+            + 2 * bytes_for::<Share>(shares)
+            + bytes_for::<u64>(self.words(self.signals_max))
+            + bytes_for::<u64>(windows * self.counters_max as usize)
+            + bytes_for::<u64>(self.words(self.barriers_max))
+            + bytes_for::<u64>(windows * self.barriers_max as usize)
+    }
 }
 
 /// A group of ranks, as one of them sees it. `L` names connections of the carrier.
@@ -230,9 +245,9 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         Ok(())
     }
 
-    /// Whether a frame waits for room at the peer.
+    /// Whether records wait for room, or bytes have not left.
     pub fn is_unsent(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.failed.is_none() && lane.outbox.is_waiting())
+        self.lanes.iter().any(|lane| lane.failed.is_none() && lane.is_unsent())
     }
 
     /// Whether all ranks have come to the exchange of a window: `Waiting` has the first that has
@@ -247,7 +262,30 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     /// Gives up a window, in any order. `Again`: peers' transfers are under way in its memory.
     /// What peers do with it from now on is refused.
     pub fn free(&mut self, window: Handle) -> Result<(), WindowError> {
+        if let Ok(Some(withdrawal)) = self.table.withdrawal(window) {
+            self.tell_all(&withdrawal)?;
+        }
         self.table.free(window)
+    }
+
+    /// Issues a record to all ranks, if all have room.
+    fn tell_all(&mut self, record: &Record) -> Result<(), WindowError> {
+        let can_issue =
+            |lane: &Lane<L>| lane.failed.is_some() || lane.can_issue(RECORD_BYTES, false);
+        if !self.lanes.iter().all(can_issue) {
+            return Err(WindowError::Again);
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| lane.failed.is_none()) {
+            lane.issue(record, Span::EMPTY);
+        }
+        Ok(())
+    }
+
+    /// The first rank whose connection failed before counters of this rank had grown.
+    pub fn failed_counts(&self) -> Option<(u32, RequestError)> {
+        let lost = |(_, lane): &(usize, &Lane<L>)| lane.has_lost_counts();
+        let (rank, lane) = self.lanes.iter().enumerate().find(lost)?;
+        Some((rank as u32, lane.failed?))
     }
 
     /// Bytes of a rank's part of a window.

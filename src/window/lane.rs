@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod transfer;
 
 use super::carrier::Carrier;
 use super::fifo::Fifo;
@@ -10,16 +11,15 @@ use super::memory::Span;
 use super::mutant::Mutant;
 use super::outbox::{Due, Left, Outbox, TAG};
 use super::table::{Count, Table};
-use crate::base::slab::Handle;
-use crate::transport::{Incoming, Outgoing, RequestError, RequestId, SubmitError};
+use crate::transport::{Incoming, Outgoing, RequestError, SubmitError};
 use crate::wire::one_sided::{FENCE, FrameHead, Record, RecordKind, Refusal};
+use transfer::{Arriving, Refused, RefusedGets, TRANSFERS, What};
+pub(super) use transfer::{Asked, GetState, Leaving, Why};
 
-/// Transfers of bytes apart from their record, each way, and gets.
-pub(super) const TRANSFERS: usize = 16;
 /// Operations whose counter waits until the peer has applied them.
 pub(super) const COUNTING: usize = 64;
-/// Refused records that the peer was not told of. Of further ones it hears nothing.
-const REFUSALS: usize = 64;
+/// Rows of refused records that the peer was not told of. Of further ones it hears nothing.
+const REFUSALS: usize = 16;
 /// Records that are applied before the peer is told without having asked.
 const TELL_EACH: u64 = 64;
 
@@ -35,74 +35,6 @@ pub struct Links<L> {
     pub bytes_out: L,
     /// Carries the peer's bytes.
     pub bytes_in: L,
-}
-
-/// Bytes that leave apart from their record.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Leaving {
-    pub request: Option<RequestId>,
-    pub region: Handle,
-    pub address: u64,
-    pub length: u64,
-    pub why: Why,
-    pub count: Option<Count>,
-}
-
-/// What bytes leave for.
-#[derive(Copy, Clone, Debug)]
-pub(super) enum Why {
-    /// A put of ours: the number of its record.
-    Put(u64),
-    /// The answer to a get of the peer's: our window.
-    Answer(u16),
-}
-
-/// Bytes that come apart from their record.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Arriving {
-    pub request: Option<RequestId>,
-    pub region: Handle,
-    pub address: u64,
-    /// Room for them; 0 where they are refused.
-    pub length: u64,
-    /// The number of their record.
-    pub number: u64,
-    pub what: What,
-}
-
-/// What bytes come for.
-#[derive(Copy, Clone, Debug)]
-pub(super) enum What {
-    /// A put of the peer's, with its signal.
-    Put { window: u16, signal: Option<(u16, u64)> },
-    /// The answer to a get of ours.
-    Answer,
-    /// Nothing: their put was refused.
-    Nothing,
-}
-
-/// A get of ours that is not answered.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Asked {
-    /// The number of its record.
-    pub number: u64,
-    pub region: Handle,
-    pub address: u64,
-    pub length: u64,
-    /// The same memory, where the CPU reaches it.
-    pub bytes: Span,
-    /// The answer's bytes must not come inline: the CPU may not reach the buffer.
-    pub is_apart: bool,
-    pub state: GetState,
-}
-
-/// How far a get of ours is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum GetState {
-    Waiting,
-    /// It is answered, and the bytes are on their way.
-    Coming,
-    Done,
 }
 
 /// What travels between this rank and another.
@@ -128,11 +60,11 @@ pub(super) struct Lane<L> {
     asks: Fifo<Record, TRANSFERS>,
     pub counting: Fifo<(u64, Count), COUNTING>,
     /// Records of the peer's that were refused, which it was not told yet.
-    refusals: Fifo<(u64, Refusal), REFUSALS>,
+    refusals: Fifo<Refused, REFUSALS>,
     /// The first of ours that was refused, which the user was not told yet.
     pub refused: Option<(u64, Refusal)>,
     /// The last gets of ours that were.
-    refused_gets: [(u64, Refusal); TRANSFERS],
+    refused_gets: RefusedGets,
     pub failed: Option<RequestError>,
     /// It has failed, and none of its requests touches memory any more.
     is_stopped: bool,
@@ -169,7 +101,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             counting: Fifo::EMPTY,
             refusals: Fifo::EMPTY,
             refused: None,
-            refused_gets: [(0, Refusal::Stale); TRANSFERS],
+            refused_gets: RefusedGets { last: [(0, Refusal::Stale); TRANSFERS], next: 0 },
             failed: None,
             is_stopped: false,
             wants_applied: false,
@@ -223,7 +155,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     /// Through which of the peer's records all have taken effect here.
     fn applied_here(&self) -> u64 {
         let arriving = self.arriving.front().map_or(u64::MAX, |arriving| arriving.number);
-        let refused = self.refusals.front().map_or(u64::MAX, |(number, _)| *number);
+        let refused = self.refusals.front().map_or(u64::MAX, |refused| refused.first);
         self.taken.min(arriving - 1).min(refused - 1)
     }
 
@@ -528,10 +460,20 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         }
     }
 
+    /// Whether records wait for room, or bytes have not left.
+    pub fn is_unsent(&self) -> bool {
+        self.outbox.is_waiting() || !self.leaving.is_empty()
+    }
+
+    /// Whether the connection failed before counters had grown that were to.
+    pub fn has_lost_counts(&self) -> bool {
+        self.failed.is_some() && !self.counting.is_empty()
+    }
+
     /// Why a get of ours was refused, if it was.
     pub fn get_refusal(&self, number: u64) -> Option<Refusal> {
-        let (last, refusal) = self.refused_gets[number as usize % TRANSFERS];
-        (last == number && number != 0).then_some(refusal)
+        let found = self.refused_gets.last.iter().find(|(refused, _)| *refused == number);
+        found.filter(|_| number != 0).map(|(_, refusal)| *refusal)
     }
 
     /// Whether there is room for what a record takes, and what it waits for has happened.
@@ -567,6 +509,10 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         while let Some(leaving) = self.leaving.pop() {
             if let Why::Answer(window) = leaving.why {
                 table.transfer_count(window, false);
+            }
+            if let Some(count) = leaving.count {
+                // it stays among those that never grow; where there is no room, others do
+                self.counting.push((u64::MAX, count));
             }
         }
         while let Some(arriving) = self.arriving.pop() {

@@ -1,10 +1,7 @@
 //! How much of everything a group has, and what that takes in bytes.
 #![forbid(unsafe_code)]
 
-use super::lane::Lane;
 use super::outbox::FRAMES;
-use super::table::{Share, Slot};
-use crate::base::carve::bytes_for;
 use crate::wire::one_sided::FRAME_BYTES;
 
 /// Most ranks of a group.
@@ -14,7 +11,7 @@ pub const WINDOWS_MAX: u32 = 1024;
 /// Most signals, counters or barriers of one window.
 pub const IDS_MAX: u32 = 4096;
 
-/// The capacities of a group. Each rank may have its own, but for the number of ranks.
+/// The capacities of a group. Each rank may have its own, but for the numbers of ranks and windows.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Limits {
     /// Ranks of the group, 1 to [`RANKS_MAX`].
@@ -55,19 +52,6 @@ impl Limits {
     /// Words of signals, or of what has come to barriers: one for each rank.
     pub(super) const fn words(&self, ids: u32) -> usize {
         self.windows_max as usize * ids as usize * self.ranks as usize
-    }
-
-    /// Bytes of the block beside its frames.
-    pub const fn state_bytes<L>(&self) -> usize {
-        let windows = self.windows_max as usize;
-        let shares = windows * self.ranks as usize;
-        bytes_for::<Lane<L>>(self.ranks as usize)
-            + bytes_for::<Slot>(windows)
-            + 2 * bytes_for::<Share>(shares)
-            + bytes_for::<u64>(self.words(self.signals_max))
-            + bytes_for::<u64>(windows * self.counters_max as usize)
-            + bytes_for::<u64>(self.words(self.barriers_max))
-            + bytes_for::<u64>(windows * self.barriers_max as usize)
     }
 }
 

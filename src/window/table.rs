@@ -8,7 +8,7 @@ use super::memory::Span;
 use crate::base::carve::{BlockTooSmall, Carver};
 use crate::base::slab::{Generation, Handle};
 use crate::base::sync::{AtomicU64, Ordering};
-use crate::wire::one_sided::{DEVICE, READ_ONLY, Record, RecordKind, Refusal};
+use crate::wire::one_sided::{DEVICE, READ_ONLY, REFUSED, Record, RecordKind, Refusal};
 
 /// Memory that a window is made of.
 #[derive(Copy, Clone, Debug)]
@@ -34,6 +34,8 @@ enum State {
     /// Its exchange has this number.
     Exchanging(u32),
     Open,
+    /// It is freed when the transfers in its memory have ended.
+    Freeing,
 }
 
 /// One window of this rank.
@@ -81,6 +83,11 @@ const NO_MEMORY: WindowMemory = WindowMemory {
     is_read_only: false,
     bytes: Span::EMPTY,
 };
+
+/// Which use of its place a window is, as peers name it: the numbers of uses are odd.
+const fn use_of(generation: Generation) -> u16 {
+    (generation.number() >> 1) as u16
+}
 
 /// Set in the count of a barrier while this rank waits there.
 const WAITS: u64 = 1 << 63;
@@ -131,7 +138,8 @@ impl<'m> Table<'m> {
 
     fn slot(&self, window: Handle) -> Result<&Slot, WindowError> {
         let slot = self.slots.get(window.index as usize).ok_or(WindowError::Window)?;
-        if slot.generation.is(window.generation) { Ok(slot) } else { Err(WindowError::Window) }
+        let is_it = slot.generation.is(window.generation) && slot.state != State::Freeing;
+        if is_it { Ok(slot) } else { Err(WindowError::Window) }
     }
 
     fn open_slot(&self, window: Handle) -> Result<&Slot, WindowError> {
@@ -170,12 +178,16 @@ impl<'m> Table<'m> {
     }
 
     /// Forgets a window; what peers do with it from now on is refused. `Again`: peers' transfers
-    /// are under way in its memory, and it is as before.
+    /// are under way in its memory, and it is to be freed again when they have ended.
     pub fn free(&mut self, window: Handle) -> Result<(), WindowError> {
-        if self.slot(window)?.transfers != 0 {
+        let slot = self.slots.get_mut(window.index as usize).ok_or(WindowError::Window)?;
+        if !slot.generation.is(window.generation) {
+            return Err(WindowError::Window);
+        }
+        if slot.transfers != 0 {
+            slot.state = State::Freeing;
             return Err(WindowError::Again);
         }
-        let slot = &mut self.slots[window.index as usize];
         slot.generation.release();
         (slot.state, slot.memory) = (State::Free, NO_MEMORY);
         Ok(())
@@ -184,6 +196,22 @@ impl<'m> Table<'m> {
     /// Whether the exchange of a window has begun and not ended.
     pub fn is_exchanging(&self, window: Handle) -> Result<bool, WindowError> {
         Ok(matches!(self.slot(window)?.state, State::Exchanging(_)))
+    }
+
+    /// What the other ranks are to be told when a window is freed whose exchange has not ended:
+    /// this rank takes no part in it.
+    pub fn withdrawal(&self, window: Handle) -> Result<Option<Record>, WindowError> {
+        let State::Exchanging(number) = self.slot(window)?.state else { return Ok(None) };
+        Ok(Some(Record {
+            kind: RecordKind::Share,
+            flags: REFUSED,
+            id: 0,
+            window: window.index as u16,
+            generation: use_of(self.slots[window.index as usize].generation),
+            offset: u64::from(number),
+            length: 0,
+            value: 0,
+        }))
     }
 
     /// Begins the exchange of a window; gives what the other ranks are to be told.
@@ -208,7 +236,7 @@ impl<'m> Table<'m> {
             flags: flag(slot.memory.is_device, DEVICE) | flag(slot.memory.is_read_only, READ_ONLY),
             id: self.limits.signals_max as u16,
             window: index as u16,
-            generation: slot.generation.number() as u16,
+            generation: use_of(slot.generation),
             offset: u64::from(number),
             length: slot.memory.length,
             value: u64::from(self.limits.barriers_max),
@@ -248,6 +276,13 @@ impl<'m> Table<'m> {
             return Ok(Ok(()));
         };
         let index = window.index as usize;
+        let is_gone = |share: &Share| share.number == number && share.flags & REFUSED != 0;
+        let first = self.share_at(index, 0);
+        if self.shares[first..first + self.limits.ranks as usize].iter().any(is_gone) {
+            // it can be exchanged anew, under the next number
+            self.slots[index].state = State::Registered;
+            return Err(WindowError::Freed);
+        }
         let is_missing = |rank: &u32| self.shares[self.share_at(index, *rank)].number != number;
         if let Some(rank) = (0..self.limits.ranks).find(is_missing) {
             return Ok(Err(rank));
@@ -277,7 +312,7 @@ impl<'m> Table<'m> {
     fn slot_for(&self, record: &Record) -> Result<&Slot, Refusal> {
         let slot = self.slots.get(usize::from(record.window)).ok_or(Refusal::Stale)?;
         let is_shared = matches!(slot.state, State::Exchanging(_) | State::Open);
-        let is_same = slot.generation.number() as u16 == record.generation;
+        let is_same = use_of(slot.generation) == record.generation;
         if is_shared && is_same { Ok(slot) } else { Err(Refusal::Stale) }
     }
 

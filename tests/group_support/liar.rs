@@ -1,7 +1,7 @@
 //! A member of a group that speaks the protocol itself, and lies.
 
 use super::super::host_support::{Node, Watch};
-use super::{Member as Bootstrapped, Table};
+use super::{Member as Bootstrapped, Table, limits};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::host::Options;
@@ -40,7 +40,8 @@ impl Liar {
         let patience = Duration::from_secs(60);
         let mut bootstrap = Bootstrapped { table: Arc::clone(table), rank: 1, patience };
         let (listener, handle) = node.shared.listen().expect("a listener");
-        let mine = Member { rank: 1, ranks: 2, has_failed: false, handle }.to_bytes();
+        let windows_max = limits(2).windows_max;
+        let mine = Member { rank: 1, ranks: 2, has_failed: false, windows_max, handle }.to_bytes();
         let mut all = [0; 2 * MEMBER_BYTES];
         bootstrap.gather(&mine, &mut all).expect("both");
         let mut links = [None; 2];

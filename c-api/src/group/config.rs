@@ -57,7 +57,7 @@ pub struct xtie_group_config {
     pub rank: u32,
     /// How many ranks there are, 1 to 4096; the same at all.
     pub ranks: u32,
-    /// Most windows at a time, 1 to 1024.
+    /// Most windows at a time, 1 to 1024; the same at all.
     pub windows_max: u32,
     /// Signals of each window, 0 to 4096. A rank's signals are those of its own configuration.
     pub signals_max: u32,

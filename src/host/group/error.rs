@@ -26,7 +26,7 @@ pub enum GroupError {
     /// The bootstrap has failed.
     Bootstrap(BootstrapError),
     /// What this rank got from that one is not of a group like this: another version of the
-    /// library, another number of ranks, or another rank's number.
+    /// library, another number of ranks or windows, or another rank's number.
     Mismatch(u32),
     /// This rank could not connect to that one.
     Connect(u32, ConnectError),
@@ -59,8 +59,8 @@ impl fmt::Display for GroupError {
             }
             GroupError::Mismatch(rank) => write!(
                 f,
-                "rank {rank} opens another group: its library is of another version, or its number \
-                 of ranks differs"
+                "rank {rank} opens another group: its library is of another version, its number of \
+                 ranks or of windows differs, or two say the same rank"
             ),
             GroupError::Connect(rank, error) => write!(f, "no connection to rank {rank}: {error}"),
             GroupError::Accept(error) => write!(f, "the group cannot accept: {error:?}"),

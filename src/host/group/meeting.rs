@@ -12,7 +12,7 @@ use crate::host::endpoint::Closing;
 use crate::host::{Attempt, Endpoint};
 use crate::memory::probe::clock_ns;
 use crate::transport::{Incoming, Outgoing, RequestError, RequestId, SubmitError};
-use crate::window::{Links, Span};
+use crate::window::{Limits, Links, Span};
 use crate::wire::handle::HANDLE_BYTES;
 use crate::wire::one_sided::{GREETING_BYTES, Greeting, MEMBER_BYTES, Member};
 use std::thread::yield_now;
@@ -58,6 +58,7 @@ pub(super) struct Meeting<'a> {
     pub bootstrap: &'a mut dyn Bootstrap,
     pub rank: u32,
     pub ranks: u32,
+    pub windows_max: u32,
     /// Registered memory for greetings: of this rank, and of others.
     pub memory: (Span, Handle),
     /// By the clock of the host.
@@ -72,19 +73,20 @@ impl<'a> Meeting<'a> {
     pub fn new(
         endpoint: &'a mut Endpoint,
         bootstrap: &'a mut dyn Bootstrap,
-        (rank, ranks): (u32, u32),
+        (rank, limits): (u32, &Limits),
         memory: (Span, Handle),
         deadline_ns: u64,
     ) -> Meeting<'a> {
+        let Limits { ranks, windows_max, .. } = *limits;
         let outgoing = vec![[None; KINDS]; ranks as usize];
         let incoming = vec![[None; KINDS]; ranks as usize];
         let accepted = Vec::with_capacity(KINDS * ranks as usize);
-        let (endpoint, bootstrap) = (endpoint, bootstrap);
         Meeting {
             endpoint,
             bootstrap,
             rank,
             ranks,
+            windows_max,
             memory,
             deadline_ns,
             outgoing,
@@ -140,14 +142,15 @@ impl<'a> Meeting<'a> {
         has_failed: bool,
     ) -> Result<Vec<Member>, GroupError> {
         let (rank, ranks) = (self.rank, self.ranks);
-        let mine = Member { rank, ranks, has_failed, handle }.to_bytes();
+        let windows_max = self.windows_max;
+        let mine = Member { rank, ranks, has_failed, windows_max, handle }.to_bytes();
         let mut all = vec![0; MEMBER_BYTES * ranks as usize];
         self.bootstrap.gather(&mine, &mut all).map_err(GroupError::Bootstrap)?;
         let mut members = Vec::with_capacity(ranks as usize);
         for (rank, bytes) in all.chunks_exact(MEMBER_BYTES).enumerate() {
             let rank = rank as u32;
             let member = Member::from_bytes(bytes).ok_or(GroupError::Mismatch(rank))?;
-            if (member.rank, member.ranks) != (rank, ranks) {
+            if (member.rank, member.ranks, member.windows_max) != (rank, ranks, windows_max) {
                 return Err(GroupError::Mismatch(rank));
             }
             members.push(member);

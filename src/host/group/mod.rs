@@ -166,8 +166,8 @@ impl Group {
         let region = registered.map_err(GroupError::Register)?;
         // SAFETY: as above; peers reach it through messages alone.
         let frames = unsafe { Span::new(address, frames_bytes as u64) };
-        let ranks = (options.rank, limits.ranks);
-        let met = Meeting::new(endpoint, bootstrap, ranks, (frames, region), deadline_ns).meet();
+        let who = (options.rank, &limits);
+        let met = Meeting::new(endpoint, bootstrap, who, (frames, region), deadline_ns).meet();
         let links = match met {
             Ok(links) => links,
             Err(error) => {
@@ -412,7 +412,7 @@ impl Group {
             if comparison.holds(group.counter_read(window, id)?, value) {
                 return Ok(Flushed::Done);
             }
-            match group.failed() {
+            match group.failed_counts() {
                 Some((rank, error)) => Err(WindowError::Failed(rank, error)),
                 None => Ok(Flushed::Waiting(u32::MAX)),
             }

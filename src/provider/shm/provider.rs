@@ -496,7 +496,7 @@ impl<'m> Provider for Shm<'m> {
         let notes = &mut self.notes;
         let mut work = Work { ops, regions, out, copiers, notes, budget: budget.0 };
         let turns = self.rota.turns();
-        let (mut turn, mut moved) = (0, false);
+        let (mut turn, mut moved, mut spent) = (0, false, None);
         while turn < turns && work.out.has_room() {
             let (place, index) = self.rota.at(turn);
             let peer = &mut self.peers[index as usize];
@@ -506,8 +506,12 @@ impl<'m> Provider for Shm<'m> {
                 moved = true;
             }
             turn += 1;
+            if work.budget == 0 {
+                // those behind it have got nothing: the next poll begins with them
+                spent = spent.or(Some(turn));
+            }
         }
-        self.rota.end(turn);
+        self.rota.end(spent.unwrap_or(turn));
         let mut out = work.out;
         if !self.ops.none_done() {
             self.report_done(&mut out);

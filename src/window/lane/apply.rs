@@ -1,7 +1,7 @@
 //! What records of the peer's do here, and the answers to them.
 #![forbid(unsafe_code)]
 
-use super::{Arriving, Asked, GetState, Lane, Leaving, TRANSFERS, What, Why};
+use super::{Arriving, Asked, GetState, Lane, Leaving, Refused, TRANSFERS, What, Why};
 use crate::transport::RequestError;
 use crate::window::memory::Span;
 use crate::window::mutant::Mutant;
@@ -43,7 +43,8 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
             RecordKind::Got => return self.got_take(record, inline),
             RecordKind::Refused => {
-                self.refused_take(record.offset, Refusal::of(record.value));
+                let last = record.offset.saturating_add(record.length);
+                self.refused_take(record.offset, last, Refusal::of(record.value));
                 Ok(())
             }
             RecordKind::Share => {
@@ -52,7 +53,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
         };
         if let Err(refusal) = applied {
-            self.refusals.push((self.taken, refusal));
+            self.refusal_keep(refusal);
         }
         Ok(())
     }
@@ -103,12 +104,25 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         }
     }
 
-    /// One of our records was refused: its counter does not grow.
-    fn refused_take(&mut self, number: u64, refusal: Refusal) {
-        self.refused.get_or_insert((number, refusal));
-        let at = self.counting.iter().position(|(counting, _)| *counting == number);
-        if let Some((_, count)) = at.and_then(|at| self.counting.get_mut(at)) {
-            count.value = 0;
+    /// Keeps that the record which was taken last was refused.
+    fn refusal_keep(&mut self, why: Refusal) {
+        let last = self.refusals.count().checked_sub(1);
+        match last.and_then(|at| self.refusals.get_mut(at)) {
+            Some(row) if row.why == why && row.last + 1 == self.taken => row.last = self.taken,
+            _ => {
+                self.refusals.push(Refused { first: self.taken, last: self.taken, why });
+            }
+        }
+    }
+
+    /// Records of ours were refused: their counters do not grow.
+    fn refused_take(&mut self, first: u64, last: u64, refusal: Refusal) {
+        self.refused.get_or_insert((first, refusal));
+        for at in 0..self.counting.count() {
+            match self.counting.get_mut(at) {
+                Some((number, count)) if (first..=last).contains(number) => count.value = 0,
+                _ => {}
+            }
         }
     }
 
@@ -120,8 +134,10 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         let Asked { number, region, address, length, bytes, is_apart, .. } = *get;
         if record.flags & REFUSED != 0 {
             let refusal = Refusal::of(record.value);
-            self.refused_gets[number as usize % TRANSFERS] = (number, refusal);
-            self.refused_take(number, refusal);
+            let gets = &mut self.refused_gets;
+            gets.last[gets.next] = (number, refusal);
+            gets.next = (gets.next + 1) % TRANSFERS;
+            self.refused_take(number, number, refusal);
         } else if record.length != length || (is_apart && record.flags & APART == 0) {
             return Err(RequestError::Protocol);
         } else if record.flags & APART != 0 {
@@ -146,13 +162,14 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         table: &mut Table<'_>,
         reaches_device: impl Fn() -> bool,
     ) {
-        while let Some((offset, refusal)) = self.refusals.front().copied() {
+        while let Some(Refused { first, last, why }) = self.refusals.front().copied() {
             if !self.outbox.has_room(EMPTY.frame_bytes()) {
                 return;
             }
             self.refusals.pop();
-            let value = refusal as u64;
-            self.issue(&Record { kind: RecordKind::Refused, offset, value, ..EMPTY }, Span::EMPTY);
+            let (offset, length, value) = (first, last - first, why as u64);
+            let refused = Record { kind: RecordKind::Refused, offset, length, value, ..EMPTY };
+            self.issue(&refused, Span::EMPTY);
         }
         while let Some(ask) = self.asks.front().copied() {
             let mut got = Record { length: ask.length, ..EMPTY };

@@ -1,0 +1,94 @@
+//! Bytes under way on a lane beside its frames, and records that were refused.
+#![forbid(unsafe_code)]
+
+use crate::base::slab::Handle;
+use crate::transport::RequestId;
+use crate::window::memory::Span;
+use crate::window::table::Count;
+use crate::wire::one_sided::Refusal;
+
+/// Transfers of bytes apart from their record, each way, and gets.
+pub(in crate::window) const TRANSFERS: usize = 16;
+
+/// Bytes that leave apart from their record.
+#[derive(Copy, Clone, Debug)]
+pub(in crate::window) struct Leaving {
+    pub request: Option<RequestId>,
+    pub region: Handle,
+    pub address: u64,
+    pub length: u64,
+    pub why: Why,
+    pub count: Option<Count>,
+}
+
+/// What bytes leave for.
+#[derive(Copy, Clone, Debug)]
+pub(in crate::window) enum Why {
+    /// A put of ours: the number of its record.
+    Put(u64),
+    /// The answer to a get of the peer's: our window.
+    Answer(u16),
+}
+
+/// Bytes that come apart from their record.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Arriving {
+    pub request: Option<RequestId>,
+    pub region: Handle,
+    pub address: u64,
+    /// Room for them; 0 where they are refused.
+    pub length: u64,
+    /// The number of their record.
+    pub number: u64,
+    pub what: What,
+}
+
+/// What bytes come for.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum What {
+    /// A put of the peer's, with its signal.
+    Put { window: u16, signal: Option<(u16, u64)> },
+    /// The answer to a get of ours.
+    Answer,
+    /// Nothing: their put was refused.
+    Nothing,
+}
+
+/// A get of ours that is not answered.
+#[derive(Copy, Clone, Debug)]
+pub(in crate::window) struct Asked {
+    /// The number of its record.
+    pub number: u64,
+    pub region: Handle,
+    pub address: u64,
+    pub length: u64,
+    /// The same memory, where the CPU reaches it.
+    pub bytes: Span,
+    /// The answer's bytes must not come inline: the CPU may not reach the buffer.
+    pub is_apart: bool,
+    pub state: GetState,
+}
+
+/// Records of the peer's in a row that were refused for one reason.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Refused {
+    pub first: u64,
+    pub last: u64,
+    pub why: Refusal,
+}
+
+/// The last gets of ours that were refused.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct RefusedGets {
+    pub last: [(u64, Refusal); TRANSFERS],
+    pub next: usize,
+}
+
+/// How far a get of ours is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(in crate::window) enum GetState {
+    Waiting,
+    /// It is answered, and the bytes are on their way.
+    Coming,
+    Done,
+}
