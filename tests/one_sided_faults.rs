@@ -160,34 +160,3 @@ fn waits_for_counters_outlive_a_rank_that_they_do_not_need() {
         });
     }
 }
-
-/// A window is freed although a peer never stops to put into it.
-#[test]
-fn windows_are_freed_under_puts_without_end() {
-    for options in rails() {
-        run(&options, 3, |rank| {
-            const BYTES: usize = 1 << 20;
-            let (window, memory) = rank.window(BYTES);
-            let kept = rank.window(64).0;
-            if rank.rank == 0 {
-                rank.wait_signal((window, 0, None), Comparison::GreaterEqual, 4, None).unwrap();
-                let (group, node) = (rank.group.as_mut().unwrap(), &mut rank.node);
-                while let Err(error) = group.free(window) {
-                    assert_eq!(error, WindowError::Again);
-                    group.progress(node);
-                }
-                for other in 1..3 {
-                    rank.signal((kept, other), (0, 1), false, None).expect("room");
-                }
-            } else {
-                let put = Put { window, rank: 0, offset: 0, signal: Some((0, 1)), counter: None };
-                while rank.group().view().signal_read(kept, 0) == Ok(0) {
-                    rank.put(&put, memory, 0, BYTES).expect("room");
-                    rank.progress();
-                }
-                assert_eq!(rank.flush(), Err(WaitError::Window(WindowError::Freed)));
-            }
-            rank.barrier(kept, 0).expect("a barrier");
-        });
-    }
-}

@@ -34,8 +34,6 @@ enum State {
     /// Its exchange has this number.
     Exchanging(u32),
     Open,
-    /// It is freed when the transfers in its memory have ended.
-    Freeing,
 }
 
 /// One window of this rank.
@@ -138,8 +136,7 @@ impl<'m> Table<'m> {
 
     fn slot(&self, window: Handle) -> Result<&Slot, WindowError> {
         let slot = self.slots.get(window.index as usize).ok_or(WindowError::Window)?;
-        let is_it = slot.generation.is(window.generation) && slot.state != State::Freeing;
-        if is_it { Ok(slot) } else { Err(WindowError::Window) }
+        if slot.generation.is(window.generation) { Ok(slot) } else { Err(WindowError::Window) }
     }
 
     fn open_slot(&self, window: Handle) -> Result<&Slot, WindowError> {
@@ -178,14 +175,13 @@ impl<'m> Table<'m> {
     }
 
     /// Forgets a window; what peers do with it from now on is refused. `Again`: peers' transfers
-    /// are under way in its memory, and it is to be freed again when they have ended.
+    /// are under way in its memory, and it is as before.
     pub fn free(&mut self, window: Handle) -> Result<(), WindowError> {
         let slot = self.slots.get_mut(window.index as usize).ok_or(WindowError::Window)?;
         if !slot.generation.is(window.generation) {
             return Err(WindowError::Window);
         }
         if slot.transfers != 0 {
-            slot.state = State::Freeing;
             return Err(WindowError::Again);
         }
         slot.generation.release();
