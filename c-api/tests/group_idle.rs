@@ -35,7 +35,7 @@ fn receives_of_an_idle_group_are_no_stall() {
     unsafe { std::env::set_var("CROSSTIE_STALL_MS", "50") };
     // SAFETY: the function follows no pointer but the text.
     expect(unsafe { xtie_log_set(null_mut(), Some(hear)) }, XTIE_OK);
-    let mut options = config(SHM);
+    let mut options = config(HOST);
     options.connections_max = 6;
     let it = Opened::new(&options);
     // SAFETY: numbers, and functions that may be null.

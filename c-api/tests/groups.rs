@@ -249,7 +249,7 @@ fn run(device: u32, ranks: usize, body: impl Fn(&Rank) + Send + Sync) {
 
 #[test]
 fn ranks_put_get_signal_and_count() {
-    for (device, ranks) in [(SHM, 3), (TCP, 2), (LOOPBACK, 1)] {
+    for (device, ranks) in [(HOST, 3), (TCP, 2), (LOOPBACK, 1)] {
         run(device, ranks, |me| works(me, ranks as u32));
     }
 }
@@ -294,7 +294,7 @@ fn works(me: &Rank, ranks: u32) {
 #[test]
 fn helper_applies_what_comes_while_its_rank_computes() {
     let gate = std::sync::Barrier::new(2);
-    run(SHM, 2, |me| {
+    run(HOST, 2, |me| {
         let window = me.exchanged(8192, 0);
         let (group, to) = (me.group, window.window);
         if me.rank == 0 {
@@ -328,7 +328,7 @@ fn helper_applies_what_comes_while_its_rank_computes() {
 /// Memory that a window lies in stays: a peer's bytes would go to what has its place.
 #[test]
 fn memory_of_a_window_cannot_be_given_back_before_the_window() {
-    run(SHM, 1, |me| {
+    run(HOST, 1, |me| {
         let window = me.exchanged(4096, 0);
         let mut bytes = [0u8; 64];
         let own = me.endpoint.register(&mut bytes);
@@ -349,7 +349,7 @@ fn memory_of_a_window_cannot_be_given_back_before_the_window() {
 /// A ticket that the group has not given is told as such, whatever its numbers.
 #[test]
 fn tickets_of_nobody_are_refused() {
-    run(SHM, 1, |me| {
+    run(HOST, 1, |me| {
         let mut done = 0;
         for ticket in [77, 0xdead_beef_cafe, 1 << 48, u64::MAX] {
             // SAFETY: an output of ours.
@@ -370,7 +370,7 @@ fn group_that_needs_more_connections_is_refused_at_once() {
         for rank in 0..2 {
             let table = &table;
             scope.spawn(move || {
-                let mut options = config(SHM);
+                let mut options = config(HOST);
                 options.connections_max = if rank == 0 { 16 } else { 3 };
                 let endpoint = Opened::new(&options);
                 let member = member(table, rank);
@@ -395,7 +395,7 @@ fn group_that_needs_more_connections_is_refused_at_once() {
 /// An endpoint without companions has no NIC that counts.
 #[test]
 fn counters_of_a_nic_are_refused_where_no_nic_can_add() {
-    run(SHM, 1, |me| {
+    run(HOST, 1, |me| {
         let window = me.exchanged(64, 0);
         // SAFETY: structures of ours.
         unsafe {
@@ -471,7 +471,7 @@ fn words(me: &Rank, window: &Window, next: u32, before: u32) {
 
 #[test]
 fn bad_operations_are_refused_and_change_nothing() {
-    run(SHM, 2, |me| {
+    run(HOST, 2, |me| {
         let fresh = me.window(4096, 0);
         let other = 1 - me.rank;
         let mut ticket = 77;
@@ -602,7 +602,7 @@ fn null_structures(me: &Rank, window: &Window) {
 
 #[test]
 fn read_only_freed_and_missing_parts_are_refused() {
-    run(SHM, 2, |me| {
+    run(HOST, 2, |me| {
         let (group, other) = (me.group, 1 - me.rank);
         let read_only = me.exchanged(4096, XTIE_WINDOW_READ_ONLY);
         read_only.fill(0, &[7; 64]);
@@ -678,7 +678,7 @@ fn stale(me: &Rank, window: &Window) {
 
 #[test]
 fn windows_of_any_size_and_memory_are_refused_or_made_as_the_header_says() {
-    run(SHM, 2, |me| {
+    run(HOST, 2, |me| {
         let (group, mut window) = (me.group, null_mut());
         let mut bytes = vec![0u8; 4096];
         let memory = me.endpoint.register(&mut bytes);
@@ -727,7 +727,7 @@ fn windows_of_any_size_and_memory_are_refused_or_made_as_the_header_says() {
 
 #[test]
 fn waits_end_in_time_or_by_an_abort_and_the_group_goes_on() {
-    run(SHM, 2, |me| {
+    run(HOST, 2, |me| {
         let window = me.exchanged(64, 0);
         let (group, to) = (me.group, window.window);
         let never = XTIE_COMPARE_GREATER;
@@ -834,7 +834,7 @@ fn rank_that_never_comes_ends_the_opening_in_time() {
     let mut alone = member(&table, 0);
     alone.patience = Duration::from_millis(50);
     let config = group_config(&alone);
-    let opened = endpoint(SHM, 2);
+    let opened = endpoint(HOST, 2);
     let mut place = storage(group_bytes(&config));
     let (start, bytes) = (place.as_mut_ptr().cast(), place.len() * 64);
     let mut group = null_mut();
@@ -868,7 +868,7 @@ fn rank_that_never_comes_ends_the_opening_in_time() {
 
 /// Opens a group that cannot be: its error, and the sentence.
 fn refused(member: &Member, config: &xtie_group_config) -> (c_int, String) {
-    let opened = endpoint(SHM, member.table.ranks as u32);
+    let opened = endpoint(HOST, member.table.ranks as u32);
     let mut place = storage(group_bytes(config));
     let (start, bytes) = (place.as_mut_ptr().cast(), place.len() * 64);
     let mut group = null_mut();
@@ -903,8 +903,8 @@ fn exchange_ends_when_a_rank_has_closed() {
     let table = table(2);
     std::thread::scope(|scope| {
         let its = &table;
-        scope.spawn(move || Rank::open(SHM, its, 1).close());
-        let me = Rank::open(SHM, &table, 0);
+        scope.spawn(move || Rank::open(HOST, its, 1).close());
+        let me = Rank::open(HOST, &table, 0);
         let window = me.window(64, 0);
         // SAFETY: one thread, here and below.
         let ended = unsafe { xtie_window_exchange(me.group, window.window, 0) };
