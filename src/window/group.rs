@@ -233,15 +233,9 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         if self.table.is_exchanging(window)? {
             return Ok(());
         }
-        let can_issue =
-            |lane: &Lane<L>| lane.failed.is_some() || lane.can_issue(RECORD_BYTES, false);
-        if !self.lanes.iter().all(can_issue) {
-            return Err(WindowError::Again);
-        }
+        self.have_room(false)?;
         let share = self.table.exchange_begin(window)?;
-        for lane in self.lanes.iter_mut().filter(|lane| lane.failed.is_none()) {
-            lane.issue(&share, Span::EMPTY);
-        }
+        self.tell_all(&share);
         Ok(())
     }
 
@@ -263,22 +257,24 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     /// What peers do with it from now on is refused.
     pub fn free(&mut self, window: Handle) -> Result<(), WindowError> {
         if let Ok(Some(withdrawal)) = self.table.withdrawal(window) {
-            self.tell_all(&withdrawal)?;
+            self.have_room(false)?;
+            self.tell_all(&withdrawal);
         }
         self.table.free(window)
     }
 
-    /// Issues a record to all ranks, if all have room.
-    fn tell_all(&mut self, record: &Record) -> Result<(), WindowError> {
+    /// Whether a record can be issued to all ranks now.
+    fn have_room(&self, has_fence: bool) -> Result<(), WindowError> {
         let can_issue =
-            |lane: &Lane<L>| lane.failed.is_some() || lane.can_issue(RECORD_BYTES, false);
-        if !self.lanes.iter().all(can_issue) {
-            return Err(WindowError::Again);
-        }
+            |lane: &Lane<L>| lane.failed.is_some() || lane.can_issue(RECORD_BYTES, has_fence);
+        if self.lanes.iter().all(can_issue) { Ok(()) } else { Err(WindowError::Again) }
+    }
+
+    /// Issues a record to all ranks, which have room.
+    fn tell_all(&mut self, record: &Record) {
         for lane in self.lanes.iter_mut().filter(|lane| lane.failed.is_none()) {
             lane.issue(record, Span::EMPTY);
         }
-        Ok(())
     }
 
     /// The first rank whose connection failed before counters of this rank had grown.
@@ -521,11 +517,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     /// Comes to a barrier of a window, once however often it is called before the barrier is
     /// passed. Each rank has seen all that the others had issued before they came.
     pub fn barrier_enter(&mut self, window: Handle, id: u16) -> Result<(), WindowError> {
-        let can_issue =
-            |lane: &Lane<L>| lane.failed.is_some() || lane.can_issue(RECORD_BYTES, true);
-        if !self.lanes.iter().all(can_issue) {
-            return Err(WindowError::Again);
-        }
+        self.have_room(true)?;
         if !self.table.barrier_enter(window, id)? {
             return Ok(());
         }
