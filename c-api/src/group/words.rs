@@ -245,6 +245,17 @@ fn word_read(
     })
 }
 
+/// Sets a word to zero.
+fn word_reset(
+    group: *mut xtie_group,
+    reset: impl FnOnce(&mut Inside<'_>) -> Result<(), WindowError>,
+) -> c_int {
+    room::data(group, |mut inside| match reset(&mut inside) {
+        Ok(()) => XTIE_OK as c_int,
+        Err(error) => inside.entered.fail(&error),
+    })
+}
+
 /// Reads a signal of this rank: the sum of what all ranks have added. It does not grow by itself:
 /// make progress between two looks.
 ///
@@ -314,10 +325,7 @@ pub unsafe extern "C" fn xtie_window_reset_signal(
     window: *mut xtie_window,
     id: u32,
 ) -> c_int {
-    room::data(group, |mut inside| {
-        let reset = number(id).and_then(|id| inside.group.inner().signal_reset(untag(window), id));
-        reset.map_or_else(|error| inside.entered.fail(&error), |()| XTIE_OK as c_int)
-    })
+    word_reset(group, |inside| inside.group.inner().signal_reset(untag(window), number(id)?))
 }
 
 /// Sets a counter of this rank to zero. Operations that have not ended add to it later.
@@ -331,10 +339,7 @@ pub unsafe extern "C" fn xtie_window_reset_counter(
     window: *mut xtie_window,
     id: u32,
 ) -> c_int {
-    room::data(group, |mut inside| {
-        let reset = number(id).and_then(|id| inside.group.inner().counter_reset(untag(window), id));
-        reset.map_or_else(|error| inside.entered.fail(&error), |()| XTIE_OK as c_int)
-    })
+    word_reset(group, |inside| inside.group.inner().counter_reset(untag(window), number(id)?))
 }
 
 /// Has a NIC add to a counter of this rank once the local buffer of an operation may be used again.
