@@ -525,7 +525,7 @@ fn role_member() {
         group_open(&mut node, (1, 3), Span::millis(60_000), &mut bootstrap).expect("a group");
     let (start, region) = node.shared.allocate(Bytes::of(BYTES)).expect("memory");
     // SAFETY: the heap's memory stays to the end.
-    let window = unsafe { group.register(&node, (region, start as u64, BYTES as u64), false) };
+    let window = unsafe { group.register(&mut node, (region, start as u64, BYTES as u64), false) };
     window.expect("a window");
     bootstrap.0.say_number(1);
     loop {

@@ -9,6 +9,7 @@ use super::choice::plan::Plan;
 use super::choice::settings;
 use super::choice::vendor::{self, VendorRail};
 use super::error::OpenError;
+use super::group::gpu_adds::GpuAdds;
 use super::life::join;
 pub use super::life::known::ConnectionRail;
 use super::life::known::{Known, LaneKnown, LanesTold, Patience, RailView};
@@ -83,6 +84,8 @@ pub struct Endpoint {
     /// Where connections end with their RDMA rail ([`Options::companions`]): losses of rails that
     /// were looked at.
     pub(super) losses_seen: Option<u64>,
+    /// Adds to words of windows in memory of GPUs.
+    pub(super) gpu_adds: GpuAdds,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
 }
@@ -493,7 +496,7 @@ impl Endpoint {
         // whoever rang has changed something that the caller may not have looked at since
         let rung = self.shared.wake.drain();
         self.progress();
-        if core::mem::take(&mut self.has_happened) || rung {
+        if core::mem::take(&mut self.has_happened) || rung || !self.gpu_adds.is_idle() {
             return false;
         }
         self.linger_wake();

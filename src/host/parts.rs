@@ -12,6 +12,7 @@ use super::choice::vendor::VendorRail;
 use super::endpoint::Endpoint;
 use super::error::OpenError;
 use super::gpu::GpuMemory;
+use super::group::gpu_adds::GpuAdds;
 use super::life::known::{Known, LaneKnown, LanesTold};
 use super::life::vouch::Vouching;
 use super::link_memory::HostMemory;
@@ -277,6 +278,7 @@ impl Parts {
             stalls,
             plan,
             losses_seen,
+            gpu_adds: GpuAdds::NONE,
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
             shared: unsafe { Half::put(half, shared) },
         })
@@ -395,6 +397,7 @@ impl Parts {
             stalls,
             plan: Plan { rails: Rails::NONE, ports: Vec::new() },
             losses_seen: None,
+            gpu_adds: GpuAdds::NONE,
             shared,
         })
     }

@@ -8,6 +8,19 @@ use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{Endpoint, Incoming, Outcome, Outgoing, RequestId, SubmitError};
 
+/// Names an add to a word of a GPU's memory.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Add(pub u64);
+
+/// Why a word does not grow.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum AddError {
+    /// There is no room now.
+    Again,
+    /// The carrier cannot add to such memory, or its GPU has failed.
+    Memory,
+}
+
 /// Two-sided messages, as [`Endpoint`] has them. Reliable, in order for each connection, exactly
 /// once, also when rails die: all that a group promises on top of that stands on this.
 pub trait Carrier {
@@ -28,6 +41,17 @@ pub trait Carrier {
 
     /// Whether messages of a connection may lie in memory of GPUs.
     fn reaches_device(&self, link: Self::Link) -> bool;
+
+    /// Begins to add to an aligned word of a GPU's memory, as far as there is room. Adds to one
+    /// word are done one after the other.
+    fn word_add(&mut self, _region: Handle, _address: u64, _value: u64) -> Result<Add, AddError> {
+        Err(AddError::Memory)
+    }
+
+    /// Whether an add has ended; an error: what the word is now is not known.
+    fn word_added(&mut self, _add: Add) -> Result<bool, AddError> {
+        Err(AddError::Memory)
+    }
 
     /// Gives up a connection, however often it is called; `true` once none of its requests touches
     /// memory any more. Carriers whose requests touch none after one has failed need not know.

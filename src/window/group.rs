@@ -6,7 +6,7 @@ use super::error::WindowError;
 use super::inbox::Inbox;
 use super::lane::{Asked, GetState, Lane, Leaving, Links, Why};
 use super::limits::Limits;
-use super::memory::Span;
+use super::memory::{Span, WORD};
 use super::outbox::{FRAMES, Outbox};
 use super::table::{Count, Share, Slot, Table, WindowMemory};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
@@ -37,37 +37,6 @@ impl Ticket {
 
     const fn number(self) -> u64 {
         self.0 & ((1 << NUMBER_BITS) - 1)
-    }
-}
-
-/// How a word is compared with a value, both unsigned.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Comparison {
-    /// The word is the value.
-    Equal,
-    /// It is not.
-    NotEqual,
-    /// It is larger.
-    Greater,
-    /// It is larger, or the value.
-    GreaterEqual,
-    /// It is smaller.
-    Less,
-    /// It is smaller, or the value.
-    LessEqual,
-}
-
-impl Comparison {
-    /// Whether it holds.
-    pub const fn holds(self, word: u64, value: u64) -> bool {
-        match self {
-            Comparison::Equal => word == value,
-            Comparison::NotEqual => word != value,
-            Comparison::Greater => word > value,
-            Comparison::GreaterEqual => word >= value,
-            Comparison::Less => word < value,
-            Comparison::LessEqual => word <= value,
-        }
     }
 }
 
@@ -430,6 +399,57 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
             (lane.wants_applied, lane.is_quiet) = (true, false);
         }
         Ok(Ticket::new(rank, number))
+    }
+
+    /// Adds to an aligned word of 8 bytes in a rank's part of a window, modulo 2^64. With `fence`,
+    /// after all that was issued to the rank before has taken effect; without, it may pass puts to
+    /// memory of the host.
+    pub fn add(
+        &mut self,
+        (window, rank): (Handle, u32),
+        offset: u64,
+        value: u64,
+        fence: bool,
+    ) -> Result<Ticket, WindowError> {
+        let (mut record, flags, _) =
+            self.record(RecordKind::Add, (window, rank), (offset, WORD))?;
+        if !offset.is_multiple_of(WORD) {
+            return Err(WindowError::Range(self.length(window, rank)?));
+        }
+        if flags & READ_ONLY != 0 {
+            return Err(WindowError::ReadOnly);
+        }
+        record.value = value;
+        let lane = self.lane(rank)?;
+        if !lane.can_issue(record.frame_bytes(), fence || lane.fences) {
+            return Err(WindowError::Again);
+        }
+        // an owner adds to words of GPUs after all bytes before, and need not stop reading for it
+        if core::mem::take(&mut lane.fences) || (fence && flags & DEVICE == 0) {
+            record.flags |= FENCE;
+        }
+        let number = lane.issue(&record, Span::EMPTY);
+        Ok(Ticket::new(rank, number))
+    }
+
+    /// Whether an operation has taken effect at its rank; asks that rank to say so. What was
+    /// refused counts, too: see [`Group::refused`].
+    pub fn is_applied(&mut self, ticket: Ticket) -> Result<bool, WindowError> {
+        let rank = ticket.rank();
+        let lane = self.lanes.get_mut(rank as usize).ok_or(WindowError::Rank)?;
+        if ticket.number() > lane.issued {
+            return Err(WindowError::Rank);
+        }
+        if lane.is_applied(ticket.number()) {
+            return Ok(true);
+        }
+        lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(rank, error)))
+    }
+
+    /// The first operation that a rank has refused since the last flush that said so.
+    pub fn refused(&self, rank: u32) -> Option<(Ticket, WindowError)> {
+        let (number, refusal) = self.lanes.get(rank as usize)?.refused?;
+        Some((Ticket::new(rank, number), refusal.into()))
     }
 
     /// Has what is issued to a rank from now on take effect after all that was issued before.

@@ -4,7 +4,7 @@
 mod apply;
 mod transfer;
 
-use super::carrier::Carrier;
+use super::carrier::{AddError, Carrier};
 use super::fifo::Fifo;
 use super::inbox::{Inbox, Read};
 use super::memory::Span;
@@ -13,7 +13,7 @@ use super::outbox::{Due, Left, Outbox, TAG};
 use super::table::{Count, Table};
 use crate::transport::{Incoming, Outgoing, RequestError, SubmitError};
 use crate::wire::one_sided::{FENCE, FrameHead, Record, RecordKind, Refusal};
-use transfer::{Arriving, Refused, RefusedGets, TRANSFERS, What};
+use transfer::{Arriving, Refused, RefusedGets, TRANSFERS, Way, What};
 pub(super) use transfer::{Asked, GetState, Leaving, Why};
 
 /// Operations whose counter waits until the peer has applied them.
@@ -225,7 +225,13 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         let Links { frames_out, frames_in, bytes_out, bytes_in } = self.links;
         let links = [frames_out, frames_in, bytes_out, bytes_in];
         // each is given up at once: none waits for another
-        self.is_stopped = links.into_iter().filter(|link| !carrier.stop(*link)).count() == 0;
+        let are_stopped = links.into_iter().filter(|link| !carrier.stop(*link)).count() == 0;
+        let adds = self.arriving.iter().filter_map(|arriving| match arriving.way {
+            Way::Add(add) => Some(add),
+            _ => None,
+        });
+        let are_added = adds.fold(true, |all, add| all & (carrier.word_added(add) != Ok(false)));
+        self.is_stopped = are_stopped && are_added;
         if self.is_stopped {
             self.give_up(table);
         }
@@ -353,25 +359,25 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         table: &mut Table<'_>,
         carrier: &mut C,
     ) -> Result<(), RequestError> {
-        for at in 0..self.arriving.count() {
-            let Some(arriving) = self.arriving.get_mut(at) else { break };
-            if arriving.request.is_some() {
-                continue;
-            }
-            let Arriving { region, address, length, .. } = *arriving;
-            match carrier
-                .irecv(self.links.bytes_in, &[Incoming { region, address, length, tag: TAG }])
-            {
-                Ok(request) => arriving.request = Some(request),
-                Err(SubmitError::Again) => break,
-                Err(SubmitError::Failed(error)) => return Err(error),
-                Err(_) => return Err(RequestError::Closed),
-            }
-        }
-        while let Some(Arriving { request: Some(request), length, what, .. }) =
-            self.arriving.front()
-        {
-            let (request, length, what) = (*request, *length, *what);
+        self.arriving_begin(carrier)?;
+        while let Some(arriving) = self.arriving.front() {
+            let Arriving { way, length, what, .. } = *arriving;
+            let request = match way {
+                Way::Waits => break,
+                Way::Receive(request) => request,
+                Way::Add(add) => {
+                    match carrier.word_added(add) {
+                        Ok(true) => {}
+                        Ok(false) | Err(AddError::Again) => break,
+                        Err(AddError::Memory) => return Err(RequestError::Closed),
+                    }
+                    self.arriving.pop();
+                    if let What::Add { window, .. } = what {
+                        table.transfer_count(window, false);
+                    }
+                    continue;
+                }
+            };
             let outcome = match carrier.test(request) {
                 Ok(Some(outcome)) => outcome,
                 Ok(None) => break,
@@ -386,7 +392,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
             self.arriving.pop();
             match what {
-                What::Nothing => {}
+                What::Nothing | What::Add { .. } => {}
                 What::Put { window, signal } => {
                     table.transfer_count(window, false);
                     if let Some((id, value)) = signal {
@@ -395,6 +401,42 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
                     }
                 }
                 What::Answer => self.get_end()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts receives, and begins adds whose turn has come: nothing but adds is before them.
+    fn arriving_begin<C: Carrier<Link = L>>(
+        &mut self,
+        carrier: &mut C,
+    ) -> Result<(), RequestError> {
+        let mut is_turn = true;
+        for at in 0..self.arriving.count() {
+            let Some(arriving) = self.arriving.get_mut(at) else { break };
+            let Arriving { way, region, address, length, what, .. } = *arriving;
+            if !matches!(way, Way::Waits) {
+                is_turn &= matches!(way, Way::Add(_));
+                continue;
+            }
+            if let What::Add { value, .. } = what {
+                if is_turn {
+                    match carrier.word_add(region, address, value) {
+                        Ok(add) => arriving.way = Way::Add(add),
+                        Err(AddError::Again) => is_turn = false,
+                        Err(AddError::Memory) => return Err(RequestError::Closed),
+                    }
+                }
+                continue;
+            }
+            is_turn = false;
+            match carrier
+                .irecv(self.links.bytes_in, &[Incoming { region, address, length, tag: TAG }])
+            {
+                Ok(request) => arriving.way = Way::Receive(request),
+                Err(SubmitError::Again) => break,
+                Err(SubmitError::Failed(error)) => return Err(error),
+                Err(_) => return Err(RequestError::Closed),
             }
         }
         Ok(())
@@ -470,6 +512,14 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         self.failed.is_some() && !self.counting.is_empty()
     }
 
+    /// Whether a record of ours has taken effect; asks for it.
+    pub fn is_applied(&mut self, number: u64) -> bool {
+        if number > self.applied && self.failed.is_none() {
+            (self.wants_applied, self.is_quiet) = (true, false);
+        }
+        number <= self.applied
+    }
+
     /// Why a get of ours was refused, if it was.
     pub fn get_refusal(&self, number: u64) -> Option<Refusal> {
         let found = self.refused_gets.last.iter().find(|(refused, _)| *refused == number);
@@ -483,7 +533,8 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         // behind a record that waits are not what it waits for
         let has_fence = record.flags & FENCE != 0 && !self.is_mutant(Mutant::FenceIgnored);
         let waits_for_earlier = has_fence && !self.arriving.is_empty();
-        let waits_for_room = (record.is_apart() && self.arriving.is_full())
+        let arrives = record.is_apart() || record.kind == RecordKind::Add;
+        let waits_for_room = (arrives && self.arriving.is_full())
             || (record.kind == RecordKind::Get && self.asks.is_full());
         !waits_for_earlier && !waits_for_room
     }
@@ -516,7 +567,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
         }
         while let Some(arriving) = self.arriving.pop() {
-            if let What::Put { window, .. } = arriving.what {
+            if let What::Put { window, .. } | What::Add { window, .. } = arriving.what {
                 table.transfer_count(window, false);
             }
         }

@@ -5,6 +5,7 @@ use crate::wire::one_sided::{
     Short,
 };
 use core::ptr::{copy, copy_nonoverlapping};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A length that is common, and that one access copies.
 pub(super) const WORD: u64 = 8;
@@ -70,6 +71,17 @@ impl Span {
         }
         // SAFETY: both are valid for so many bytes by the contract of `new`.
         unsafe { copy(other.pointer().cast_const(), self.pointer(), self.length as usize) };
+    }
+
+    /// Adds to the word at its start, which others may add to and read at the same time. *Panics*
+    /// when it is shorter than a word, or not aligned.
+    #[inline]
+    pub fn add(self, value: u64) {
+        assert!(self.length >= WORD && self.address.is_multiple_of(WORD));
+        // SAFETY: valid for a word by the contract of `new`, aligned; who else touches it does so
+        // by whole words, or finds any bytes.
+        let word = unsafe { AtomicU64::from_ptr(self.pointer().cast()) };
+        word.fetch_add(value, Ordering::Release); // bytes that came before are seen with it
     }
 
     /// The head of the frame that it holds.

@@ -22,6 +22,7 @@
 #![deny(unsafe_code)]
 
 pub mod carrier;
+pub mod comparison;
 pub mod error;
 mod fifo;
 pub mod group;
@@ -37,9 +38,10 @@ pub mod mutant;
 mod outbox;
 mod table;
 
-pub use carrier::Carrier;
+pub use carrier::{Add, AddError, Carrier};
+pub use comparison::Comparison;
 pub use error::WindowError;
-pub use group::{Comparison, Group, Local, Put, Ticket};
+pub use group::{Group, Local, Put, Ticket};
 pub use lane::Links;
 pub use limits::{Limits, frames_bytes_each};
 pub use memory::Span;

@@ -57,10 +57,12 @@ pub enum RecordKind {
     Share,
     /// The sender has come to barrier `id` of the window.
     Arrive,
+    /// The 64-bit word of the window at `offset` grows by `value`; `length` is 8.
+    Add,
 }
 
 impl RecordKind {
-    const ALL: [RecordKind; 7] = [
+    const ALL: [RecordKind; 8] = [
         RecordKind::Put,
         RecordKind::Signal,
         RecordKind::Get,
@@ -68,6 +70,7 @@ impl RecordKind {
         RecordKind::Refused,
         RecordKind::Share,
         RecordKind::Arrive,
+        RecordKind::Add,
     ];
 
     #[inline]
@@ -275,7 +278,7 @@ impl Short {
 
 /// Bytes of a [`Member`].
 pub const MEMBER_BYTES: usize = 32 + HANDLE_BYTES;
-const MEMBER_MAGIC: u64 = u64::from_le_bytes(*b"xtiegrp1");
+const MEMBER_MAGIC: u64 = u64::from_le_bytes(*b"xtiegrp2");
 
 /// What each rank gives the bootstrap when a group is opened, and again when it has connected.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -401,7 +404,7 @@ mod tests {
         let refused = Record { flags: REFUSED, length: 8, ..put };
         assert_eq!(Record::from_bytes(&refused.to_bytes()), None);
         let mut bytes = apart.to_bytes();
-        for kind in [0, 8, 255] {
+        for kind in [0, 9, 255] {
             bytes[0] = kind;
             assert_eq!(Record::from_bytes(&bytes), None);
         }
@@ -442,7 +445,7 @@ mod tests {
         let get = Record { kind: RecordKind::Get, ..long };
         let mut bytes = Short { record: get, wants_applied: false }.to_bytes().unwrap();
         // unknown kinds, inline bytes of a get, and too many of a put, or a length beside
-        for wrong in [0x00, 0x08, 0x0f, 0x13, 0x91, 0x01] {
+        for wrong in [0x00, 0x09, 0x0f, 0x13, 0x91, 0x01] {
             bytes[0] = wrong;
             assert_eq!(Short::from_bytes(&bytes), None, "{wrong:#x}");
         }

@@ -1,6 +1,7 @@
 //! Ranks of a group as threads of a test, each with an endpoint of its own.
 #![allow(dead_code)]
 
+pub mod adds;
 pub mod liar;
 pub mod moves;
 pub mod rules;
@@ -164,7 +165,7 @@ impl Rank {
         is_read_only: bool,
     ) -> Result<Handle, WindowError> {
         let place = (memory.region, memory.address(), bytes);
-        let (group, node) = (self.group.as_mut().expect("open"), &self.node);
+        let (group, node) = (self.group.as_mut().expect("open"), &mut self.node);
         // SAFETY: the endpoint's memory lives as long as the endpoint, private memory for ever.
         unsafe { group.register(node, place, is_read_only) }
     }

@@ -2,7 +2,7 @@
 //! A cell says that the row ran, or why the rail refuses it; both are expected, or the test fails.
 
 use super::super::host_support::{Watch, small};
-use super::{IDS, Memory, Rank, Table, moves, pattern, rules, words};
+use super::{IDS, Memory, Rank, Table, adds, moves, pattern, rules, words};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Span};
 use crosstie::fabric::MemoryKind;
@@ -54,6 +54,10 @@ pub const ROWS: &[Row] = &[
     row("shared slot", words::shared_slot),
     row("per peer and aggregate", words::per_peer),
     row("barriers 0, 1, 0, repeated", words::barriers),
+    row("adds to words of windows", adds::at_once),
+    row("puts, then a fenced add", adds::behind_puts),
+    row("more operations than room", adds::jobs),
+    row("adds that are refused", adds::refused),
     row("bounds", rules::bounds),
     row("window exchange", rules::exchange),
     row("put into read-only memory", rules::read_only),

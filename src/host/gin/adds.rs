@@ -1,34 +1,26 @@
 //! Adds to words of windows (NCCL's "VA signals"), which the word's owner performs.
 //!
-//! A rank asks the owner by its [outbox]. The owner's engine takes what all ranks ask, reads the
-//! words into pinned memory, lets its stream write the sums, and answers. It does one such round at
-//! a time, so that no add is lost.
+//! A rank asks the owner by its [outbox]. The owner's engine takes what all ranks ask, adds
+//! them up by rounds of its [`Adder`], and answers.
 
 extern crate std;
 
 use super::GinError;
 use super::road::Pending;
 use crate::connect::group::Group;
-use crate::hca::ENTRY_BYTES;
 use crate::hca::completion::Syndrome;
 use crate::hca::outbox::{self, Block, Request, SLOTS};
 use crate::host::log::event::tell;
 use crate::host::log::gin::GinEvent;
-use crate::memory::cuda::words::WORDS_MAX;
-use crate::memory::cuda::{CudaError, Entered, Gpu, Pinned, Stream, Words};
+use crate::memory::cuda::adder::Round;
+use crate::memory::cuda::{Adder, CudaError, Entered, Gpu};
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedMapping, ViewMapping};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec;
 use std::vec::Vec;
-
-/// Most words that a round changes: with their marker they are written by one call.
-const ROUND: usize = WORDS_MAX - 1;
-/// The marker stands behind the words, in a cache line of its own.
-const MARKER: usize = WORDS_MAX * 8;
 
 /// The own file of requests and answers, before the ranks have exchanged theirs.
 #[derive(Debug)]
@@ -67,23 +59,6 @@ struct Asked {
     answered: u64,
 }
 
-/// A word that a round changes.
-#[derive(Copy, Clone, Debug)]
-struct Sum {
-    address: u64,
-    value: u64,
-}
-
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-enum Step {
-    /// Nothing is under way.
-    Idle,
-    /// The words are being read.
-    Reading,
-    /// The sums are being written.
-    Writing,
-}
-
 /// Adds that this rank asks for, and those that it performs.
 #[derive(Debug)]
 pub struct Adds {
@@ -97,15 +72,9 @@ pub struct Adds {
     taken: Vec<u64>,
     /// Ranks whose counts made no sense, and which are not listened to any more.
     deaf: Vec<bool>,
-    step: Step,
     /// How many rounds have ended.
     rounds: u64,
-    sums: Vec<Sum>,
-    issued: u64,
-    words: Words,
-    stream: Stream,
-    pinned: Pinned,
-    staging: SharedMapping,
+    adder: Adder,
 }
 
 impl Adds {
@@ -126,11 +95,6 @@ impl Adds {
             let view = (rank != own).then(|| ViewMapping::new(fd, bytes(ranks), bytes(ranks)));
             mappings.push(view.transpose()?);
         }
-        let room = MARKER + ENTRY_BYTES;
-        let staging = SharedMapping::create(c"crosstie-add-words", room)?;
-        staging.populate(0, room)?;
-        // SAFETY: the mapping stands in the same value, behind its registration.
-        let pinned = unsafe { Pinned::new(gpu, staging.start(), room) }?;
         Ok(Adds {
             own,
             outbox: outbox.0,
@@ -138,14 +102,8 @@ impl Adds {
             asked: (0..ranks).map(|_| Asked::default()).collect(),
             taken: vec![0; ranks],
             deaf: vec![false; ranks],
-            step: Step::Idle,
             rounds: 0,
-            sums: Vec::with_capacity(ROUND),
-            issued: 0,
-            words: Words::new(),
-            stream: Stream::new(gpu)?,
-            pinned,
-            staging,
+            adder: Adder::new(gpu)?,
         })
     }
 
@@ -214,7 +172,7 @@ impl Adds {
 
     /// Whether the round `due` changes no word any more.
     pub fn has_reached(&self, due: u64) -> bool {
-        self.rounds > due || self.step == Step::Idle
+        self.rounds > due || self.adder.is_idle()
     }
 
     /// Goes on with a round, or begins one; `find` says where the word of a request lies. Whether
@@ -224,40 +182,26 @@ impl Adds {
         entered: &Entered<'_>,
         find: impl Fn(&Request) -> Result<u64, Syndrome>,
     ) -> bool {
-        match self.step {
-            Step::Idle => self.begin(entered, find),
-            Step::Reading | Step::Writing if !self.has_come() => false,
-            Step::Reading => {
-                let written = self.write(entered);
-                self.go_on(Step::Writing, written);
-                true
+        if self.adder.is_idle() {
+            let any = (0..self.files.len()).fold(false, |any, rank| any | self.take(rank, &find));
+            if !any {
+                return false;
             }
-            Step::Writing => {
+            if !self.adder.has_words() {
+                self.finish(); // every one was refused
+                return true;
+            }
+        }
+        // SAFETY: words of regions in bounds (`find`), which stay until this rank's rounds have
+        // ended (`Comm::deregister`).
+        match unsafe { self.adder.go_on(entered) } {
+            Round::Idle | Round::Waits => return false,
+            Round::Moved => {}
+            Round::Ended(outcome) => {
+                outcome.unwrap_or_else(|error| self.refuse(error));
                 self.finish();
-                true
             }
         }
-    }
-
-    /// Takes requests of all ranks, and asks the stream for their words.
-    fn begin(
-        &mut self,
-        entered: &Entered<'_>,
-        find: impl Fn(&Request) -> Result<u64, Syndrome>,
-    ) -> bool {
-        let mut any = false;
-        for rank in 0..self.files.len() {
-            any |= self.take(rank, &find);
-        }
-        if !any {
-            return false;
-        }
-        if self.sums.is_empty() {
-            self.finish(); // every one was refused
-            return true;
-        }
-        let read = self.read(entered);
-        self.go_on(Step::Reading, read);
         true
     }
 
@@ -272,78 +216,29 @@ impl Adds {
             tell(&GinEvent::Adds { rank });
             return false;
         }
-        while self.taken[rank] < asked && self.sums.len() < ROUND {
+        while self.taken[rank] < asked {
             let number = self.taken[rank];
             let request = self.block(rank, self.own).request(number);
             let found = find(&request);
-            self.block(self.own, rank).note(number, found.map(|_| ()));
-            if let Ok(address) = found {
-                self.count(address, request.value);
+            if found.is_ok_and(|address| !self.adder.take(address, request.value)) {
+                break; // the next round takes it
             }
+            self.block(self.own, rank).note(number, found.map(|_| ()));
             self.taken[rank] += 1;
         }
         self.taken[rank] > first
     }
 
-    fn count(&mut self, address: u64, value: u64) {
-        match self.sums.iter_mut().find(|sum| sum.address == address) {
-            Some(sum) => sum.value = sum.value.wrapping_add(value),
-            None => self.sums.push(Sum { address, value }),
-        }
-    }
-
-    fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: inside the mapping (`new`), aligned, and only touched as an atomic.
-        unsafe { &*self.staging.start().add(at).cast::<AtomicU64>() }
-    }
-
-    fn has_come(&self) -> bool {
-        // pairs with the stream's write, which is fenced behind its copies
-        self.word(MARKER).load(Ordering::Acquire) >= self.issued
-    }
-
-    fn read(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
-        for (at, sum) in self.sums.iter().enumerate() {
-            let to = self.staging.start().wrapping_add(at * 8);
-            // SAFETY: a word of the staging, and one of a region in bounds (`find`), which stays
-            // until this rank's rounds have ended (`Comm::deregister`).
-            unsafe { self.stream.copy_out(entered, to, sum.address, 8) }?;
-        }
-        self.mark(entered)
-    }
-
-    fn write(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
-        for (at, sum) in self.sums.iter().enumerate() {
-            let value = self.word(at * 8).load(Ordering::Relaxed).wrapping_add(sum.value);
-            let taken = self.words.take(sum.address, &value.to_le_bytes());
-            debug_assert!(taken, "an aligned word (`find`), and there is room for a round");
-        }
-        self.mark(entered)
-    }
-
-    fn mark(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
-        self.issued += 1;
-        let at = self.pinned.device() + MARKER as u64;
-        let taken = self.words.take(at, &self.issued.to_le_bytes());
-        debug_assert!(taken, "there is room for a round and its marker");
-        // SAFETY: a word of the pinned mapping, which stands as long as the stream; sums go where
-        // `read` found the words.
-        unsafe { self.words.post(entered, &self.stream) }
-    }
-
-    /// The next step, or the end of a round of which a call was refused.
-    fn go_on(&mut self, step: Step, outcome: Result<(), CudaError>) {
-        self.step = step;
-        let Err(error) = outcome else { return };
+    /// A call was refused. Which words were reached is not known: all that the round took has
+    /// failed.
+    fn refuse(&self, error: CudaError) {
         tell(&GinEvent::AddRefused(error));
-        // which words were reached is not known: all that the round took has failed
         for rank in 0..self.files.len() {
             let block = self.block(self.own, rank);
             for number in block.answered()..self.taken[rank] {
                 block.note(number, Err(Syndrome::RemoteOperation));
             }
         }
-        self.finish();
     }
 
     /// Answers what the round took.
@@ -351,8 +246,6 @@ impl Adds {
         for rank in 0..self.files.len() {
             self.block(self.own, rank).publish(self.taken[rank]);
         }
-        self.sums.clear();
-        self.step = Step::Idle;
         self.rounds += 1;
     }
 }

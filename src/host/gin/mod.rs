@@ -43,6 +43,7 @@ use super::settings::Environment;
 use crate::connect::Trust;
 use crate::connect::group::{GroupError, Listener};
 use crate::connect::key::{Key, KeyError};
+use crate::memory::cuda::adder::AdderError;
 use crate::memory::cuda::{CudaError, LoadError};
 use crate::memory::{Errno, PinError};
 use core::fmt;
@@ -105,6 +106,15 @@ impl fmt::Display for GinError {
 impl From<CudaError> for GinError {
     fn from(error: CudaError) -> GinError {
         GinError::Cuda(error)
+    }
+}
+
+impl From<AdderError> for GinError {
+    fn from(error: AdderError) -> GinError {
+        match error {
+            AdderError::System(error) => GinError::System(error),
+            AdderError::Cuda(error) => GinError::Cuda(error),
+        }
     }
 }
 

@@ -30,6 +30,14 @@ pub trait Bootstrap {
     fn look(&mut self) -> Result<(), BootstrapError>;
 }
 
+/// How the ranks know of each other.
+pub(super) enum Acquaintance<'a> {
+    /// Not yet: this gathers what they say.
+    Bootstrap(&'a mut dyn Bootstrap),
+    /// By their handles, of which this rank's own listener has one.
+    Handles(ListenerId, &'a [[u8; HANDLE_BYTES]]),
+}
+
 /// How long closing may take: more than what a connection waits for by itself.
 pub(super) const CLOSING: Time = Time::millis(60_000);
 
@@ -53,9 +61,9 @@ struct Accepted {
 }
 
 /// One opening of a group.
-pub(super) struct Meeting<'a> {
-    pub endpoint: &'a mut Endpoint,
-    pub bootstrap: &'a mut dyn Bootstrap,
+pub(super) struct Meeting<'e, 'a> {
+    pub endpoint: &'e mut Endpoint,
+    acquaintance: Acquaintance<'a>,
     pub rank: u32,
     pub ranks: u32,
     pub windows_max: u32,
@@ -69,21 +77,21 @@ pub(super) struct Meeting<'a> {
     accepted: Vec<Accepted>,
 }
 
-impl<'a> Meeting<'a> {
+impl<'e, 'a> Meeting<'e, 'a> {
     pub fn new(
-        endpoint: &'a mut Endpoint,
-        bootstrap: &'a mut dyn Bootstrap,
+        endpoint: &'e mut Endpoint,
+        acquaintance: Acquaintance<'a>,
         (rank, limits): (u32, &Limits),
         memory: (Span, Handle),
         deadline_ns: u64,
-    ) -> Meeting<'a> {
+    ) -> Meeting<'e, 'a> {
         let Limits { ranks, windows_max, .. } = *limits;
         let outgoing = vec![[None; KINDS]; ranks as usize];
         let incoming = vec![[None; KINDS]; ranks as usize];
         let accepted = Vec::with_capacity(KINDS * ranks as usize);
         Meeting {
             endpoint,
-            bootstrap,
+            acquaintance,
             rank,
             ranks,
             windows_max,
@@ -96,28 +104,44 @@ impl<'a> Meeting<'a> {
     }
 
     /// Meets all ranks. In the case of an error, all that was made is closed again.
-    pub fn meet(&mut self) -> Result<Vec<Links<Handle>>, GroupError> {
-        // two for each other rank, and both ends of two with itself
-        let needed = KINDS as u32 * (self.ranks + 1);
-        if self.endpoint.shared.connections_left() < needed {
-            let _ = self.gather([0; HANDLE_BYTES], true);
-            return Err(GroupError::Connections(needed));
-        }
-        let met = match self.endpoint.shared.listen() {
-            Ok((listener, handle)) => {
-                let met = self.meet_with(listener, &handle);
-                let _ = self.endpoint.shared.listener_close(listener);
-                met
+    pub fn meet(mut self) -> Result<Vec<Links<Handle>>, GroupError> {
+        let met = match self.acquaintance {
+            Acquaintance::Bootstrap(_) => self.meet_by_bootstrap(),
+            Acquaintance::Handles(listener, handles) => {
+                self.has_connections().and_then(|()| self.connect_all(listener, handles))
             }
+        };
+        match met {
+            Ok(()) => Ok(self.links()),
+            Err(error) => {
+                self.unwind();
+                Err(error)
+            }
+        }
+    }
+
+    /// Two for each other rank, and both ends of two with itself.
+    fn has_connections(&self) -> Result<(), GroupError> {
+        let needed = KINDS as u32 * (self.ranks + 1);
+        let has = self.endpoint.shared.connections_left() >= needed;
+        if has { Ok(()) } else { Err(GroupError::Connections(needed)) }
+    }
+
+    fn meet_by_bootstrap(&mut self) -> Result<(), GroupError> {
+        let listens = self.has_connections().and_then(|()| {
+            let listens = self.endpoint.shared.listen();
+            listens.map_err(GroupError::Listen)
+        });
+        let (listener, handle) = match listens {
+            Ok(listens) => listens,
             Err(error) => {
                 // the others are told before they wait for this rank
                 let _ = self.gather([0; HANDLE_BYTES], true);
-                Err(GroupError::Listen(error))
+                return Err(error);
             }
         };
-        if met.is_err() {
-            self.unwind();
-        }
+        let met = self.meet_with(listener, &handle);
+        let _ = self.endpoint.shared.listener_close(listener);
         met
     }
 
@@ -125,14 +149,13 @@ impl<'a> Meeting<'a> {
         &mut self,
         listener: ListenerId,
         handle: &[u8; HANDLE_BYTES],
-    ) -> Result<Vec<Links<Handle>>, GroupError> {
-        let members = self.gather(*handle, false)?;
-        let met = self.connect_all(listener, &members);
+    ) -> Result<(), GroupError> {
+        let handles = self.gather(*handle, false)?;
+        let met = self.connect_all(listener, &handles);
         // all hear whether all have met
         let told = self.gather(*handle, met.is_err());
         met?;
-        told?;
-        Ok(self.links())
+        told.map(|_| ())
     }
 
     /// Gathers what all ranks say. An error: one says that it has failed, or is of another group.
@@ -140,12 +163,14 @@ impl<'a> Meeting<'a> {
         &mut self,
         handle: [u8; HANDLE_BYTES],
         has_failed: bool,
-    ) -> Result<Vec<Member>, GroupError> {
+    ) -> Result<Vec<[u8; HANDLE_BYTES]>, GroupError> {
         let (rank, ranks) = (self.rank, self.ranks);
         let windows_max = self.windows_max;
         let mine = Member { rank, ranks, has_failed, windows_max, handle }.to_bytes();
         let mut all = vec![0; MEMBER_BYTES * ranks as usize];
-        self.bootstrap.gather(&mine, &mut all).map_err(GroupError::Bootstrap)?;
+        if let Acquaintance::Bootstrap(bootstrap) = &mut self.acquaintance {
+            bootstrap.gather(&mine, &mut all).map_err(GroupError::Bootstrap)?;
+        }
         let mut members = Vec::with_capacity(ranks as usize);
         for (rank, bytes) in all.chunks_exact(MEMBER_BYTES).enumerate() {
             let rank = rank as u32;
@@ -157,14 +182,18 @@ impl<'a> Meeting<'a> {
         }
         match members.iter().find(|member| member.has_failed && member.rank != self.rank) {
             Some(member) => Err(GroupError::Elsewhere(member.rank)),
-            None => Ok(members),
+            None => Ok(members.iter().map(|member| member.handle).collect()),
         }
     }
 
-    fn connect_all(&mut self, listener: ListenerId, members: &[Member]) -> Result<(), GroupError> {
+    fn connect_all(
+        &mut self,
+        listener: ListenerId,
+        handles: &[[u8; HANDLE_BYTES]],
+    ) -> Result<(), GroupError> {
         for rank in self.rank..self.ranks {
             for kind in 0..KINDS {
-                let attempt = self.endpoint.shared.connect(&members[rank as usize].handle);
+                let attempt = self.endpoint.shared.connect(&handles[rank as usize]);
                 let attempt = attempt.map_err(|error| GroupError::Connect(rank, error))?;
                 self.outgoing[rank as usize][kind] = Some(Dial::Attempt(attempt));
             }
@@ -184,7 +213,9 @@ impl<'a> Meeting<'a> {
             if clock_ns() > self.deadline_ns {
                 return Err(GroupError::Missing(self.missing()));
             }
-            self.bootstrap.look().map_err(GroupError::Bootstrap)?;
+            if let Acquaintance::Bootstrap(bootstrap) = &mut self.acquaintance {
+                bootstrap.look().map_err(GroupError::Bootstrap)?;
+            }
             yield_now();
         }
     }

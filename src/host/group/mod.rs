@@ -4,7 +4,9 @@
 extern crate std;
 
 pub mod error;
+pub(super) mod gpu_adds;
 pub mod helper;
+pub mod jobs;
 mod meeting;
 pub mod nic_count;
 
@@ -14,6 +16,7 @@ use super::machine::{Machine, each};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
+use crate::connect::ListenerId;
 use crate::fabric::MemoryKind;
 use crate::memory::probe::clock_ns;
 use crate::memory::rights;
@@ -22,12 +25,14 @@ use crate::transport::request::RequestIdError;
 use crate::transport::{DataMrs, Incoming, Outcome, Outgoing, RequestId, SubmitError};
 use crate::window::group::Flushed;
 use crate::window::{
-    Carrier, Comparison, Limits, Links, Local, Put, Span, Ticket, WindowError, WindowMemory, group,
+    Add, AddError, Carrier, Comparison, Limits, Links, Local, Put, Span, Ticket, WindowError,
+    WindowMemory, group,
 };
+pub use crate::wire::handle::HANDLE_BYTES;
 pub use error::{BootstrapError, GroupError, WaitError};
 pub use helper::Helper;
 pub use meeting::Bootstrap;
-use meeting::{CLOSING, Meeting, close_all};
+use meeting::{Acquaintance, CLOSING, Meeting, close_all};
 pub use nic_count::NicCountError;
 use nic_count::{COUNTS_MAX, NicCount};
 use std::sync::Arc;
@@ -92,6 +97,14 @@ impl Carrier for Endpoint {
         each!(&self.machine, endpoint => endpoint.reaches_device(index))
     }
 
+    fn word_add(&mut self, region: Handle, address: u64, value: u64) -> Result<Add, AddError> {
+        self.gpu_adds.ask(region, address, value)
+    }
+
+    fn word_added(&mut self, add: Add) -> Result<bool, AddError> {
+        self.gpu_adds.has_ended(add)
+    }
+
     fn stop(&mut self, link: Handle) -> bool {
         self.connection_stop(link) != Closing::Again
     }
@@ -145,9 +158,40 @@ impl Group {
     ///   [`Group::close`] has returned, or the endpoint is closed, and nobody else touches it.
     pub unsafe fn open(
         endpoint: &mut Endpoint,
-        (block, length): (*mut u8, usize),
+        block: (*mut u8, usize),
         options: &GroupOptions,
         bootstrap: &mut dyn Bootstrap,
+    ) -> Result<Group, GroupError> {
+        // SAFETY: this function's contract.
+        unsafe { Group::open_by(endpoint, block, options, Acquaintance::Bootstrap(bootstrap)) }
+    }
+
+    /// [`Group::open`] of ranks that have each other's handles: `listener` is this rank's, which
+    /// the caller closes, and `handles` are those of all ranks, in their order.
+    ///
+    /// # Safety
+    /// - as [`Group::open`].
+    pub unsafe fn open_listening(
+        endpoint: &mut Endpoint,
+        block: (*mut u8, usize),
+        options: &GroupOptions,
+        (listener, handles): (ListenerId, &[[u8; HANDLE_BYTES]]),
+    ) -> Result<Group, GroupError> {
+        if handles.len() != options.limits.ranks as usize {
+            return Err(GroupError::Limits);
+        }
+        let known = Acquaintance::Handles(listener, handles);
+        // SAFETY: this function's contract.
+        unsafe { Group::open_by(endpoint, block, options, known) }
+    }
+
+    /// # Safety
+    /// - as [`Group::open`].
+    unsafe fn open_by(
+        endpoint: &mut Endpoint,
+        (block, length): (*mut u8, usize),
+        options: &GroupOptions,
+        acquaintance: Acquaintance<'_>,
     ) -> Result<Group, GroupError> {
         let limits = options.limits;
         if limits.check().is_err() || options.rank >= limits.ranks {
@@ -167,8 +211,8 @@ impl Group {
         // SAFETY: as above; peers reach it through messages alone.
         let frames = unsafe { Span::new(address, frames_bytes as u64) };
         let who = (options.rank, &limits);
-        let met = Meeting::new(endpoint, bootstrap, who, (frames, region), deadline_ns).meet();
-        let links = match met {
+        let meeting = Meeting::new(endpoint, acquaintance, who, (frames, region), deadline_ns);
+        let links = match meeting.meet() {
             Ok(links) => links,
             Err(error) => {
                 let _ = endpoint.shared.deregister(region);
@@ -221,6 +265,9 @@ impl Group {
         }
         let deadline_ns = clock_ns().saturating_add(CLOSING.0);
         close_all(endpoint, &mut self.links, Endpoint::connection_close, deadline_ns);
+        while !endpoint.gpu_adds.is_idle() && clock_ns() < deadline_ns {
+            endpoint.gpu_adds.step();
+        }
         self.held.drain(..).for_each(|(_, held)| self.regions.let_go(held));
         endpoint.shared.deregister(self.memory).is_ok()
     }
@@ -231,12 +278,13 @@ impl Group {
     pub fn progress(&mut self, endpoint: &mut Endpoint) -> bool {
         self.inner.send(endpoint);
         let progress = endpoint.progress();
+        let has_added = endpoint.gpu_adds.step();
         self.inner.step(endpoint);
         if !self.counts.is_empty() {
             self.counts_step(endpoint);
         }
         endpoint.hand_over();
-        progress.events != 0
+        progress.events != 0 || has_added
     }
 
     /// What ends this group's waits, for another thread.
@@ -309,7 +357,7 @@ impl Group {
     ///   touches it expects that peers do.
     pub unsafe fn register(
         &mut self,
-        endpoint: &Endpoint,
+        endpoint: &mut Endpoint,
         (region, address, length): (Handle, u64, u64),
         is_read_only: bool,
     ) -> Result<Handle, WindowError> {
@@ -321,6 +369,11 @@ impl Group {
         // SAFETY: this function's contract; where it is a GPU's, the span is not used.
         let bytes = unsafe { Span::new(address, length) };
         let memory = WindowMemory { region, address, length, is_device, is_read_only, bytes };
+        if is_device {
+            let is_live = |region| self.regions.range(region).is_some();
+            let prepared = endpoint.gpu_adds.prepare(region, address, is_live);
+            prepared.map_err(|_| WindowError::Memory)?;
+        }
         let window = self.inner.register(memory)?;
         let held = self.regions.hold(region, address, length);
         let held = held.map_err(|error| WindowError::Buffer(error.into()))?;

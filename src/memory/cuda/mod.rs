@@ -9,6 +9,7 @@
 //! - [`pinned`]: host memory that the GPU maps
 //! - [`mod@pointer`]: what kind of memory an address lies in
 //! - [`dmabuf`]: memory as NICs register it
+//! - [`adder`]: adds to words of its memory
 //! - [`batch`]: copies that go to the driver in one call
 //! - [`stream`]: copies in order
 //! - [`marked`]: a stream with the number that it has reached
@@ -18,6 +19,7 @@
 //! *Rules of the data path*: no allocation, no free, no synchronisation, no wait of a stream. A
 //! thread that has entered a GPU captures nothing by accident: see [`gpu::Entered`].
 
+pub mod adder;
 pub mod batch;
 pub mod dmabuf;
 pub mod gpu;
@@ -30,6 +32,7 @@ pub mod stream;
 pub mod vmm;
 pub mod words;
 
+pub use adder::Adder;
 pub use batch::Batch;
 pub use gpu::{Entered, Gpu};
 pub use kernel::{Kernel, KernelError, Program, Progress};

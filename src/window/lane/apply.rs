@@ -1,9 +1,9 @@
 //! What records of the peer's do here, and the answers to them.
 #![forbid(unsafe_code)]
 
-use super::{Arriving, Asked, GetState, Lane, Leaving, Refused, TRANSFERS, What, Why};
+use super::{Arriving, Asked, GetState, Lane, Leaving, Refused, TRANSFERS, Way, What, Why};
 use crate::transport::RequestError;
-use crate::window::memory::Span;
+use crate::window::memory::{Span, WORD};
 use crate::window::mutant::Mutant;
 use crate::window::table::Table;
 use crate::wire::one_sided::{
@@ -36,6 +36,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             RecordKind::Put => self.put_take(rank, table, (record, inline), reaches_device),
             RecordKind::Signal => table.signal_add(rank, record),
             RecordKind::Arrive => table.arrive(rank, record),
+            RecordKind::Add => self.add_take(table, record, reaches_device),
             RecordKind::Get => {
                 // the answer has the refusal, too
                 self.asks.push(*record);
@@ -93,7 +94,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
                 Err(_) => (Default::default(), 0, 0, What::Nothing),
             };
             let number = self.taken;
-            self.arriving.push(Arriving { request: None, region, address, length, number, what });
+            self.arriving.push(Arriving { way: Way::Waits, region, address, length, number, what });
             return memory.map(|_| ());
         }
         let memory = memory?;
@@ -102,6 +103,39 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             Some((id, value)) => table.signal_add_at(rank, record.window, id, value),
             None => Ok(()),
         }
+    }
+
+    fn add_take(
+        &mut self,
+        table: &mut Table<'_>,
+        record: &Record,
+        reaches_device: impl Fn() -> bool,
+    ) -> Result<(), Refusal> {
+        let memory = *table.memory_for(record)?;
+        let address = memory.address + record.offset;
+        if record.length != WORD || !address.is_multiple_of(WORD) {
+            return Err(Refusal::Range);
+        }
+        if memory.is_read_only {
+            return Err(Refusal::ReadOnly);
+        }
+        if !memory.is_device {
+            memory.bytes.part(record.offset, WORD).add(record.value);
+            return Ok(());
+        }
+        if !reaches_device() {
+            return Err(Refusal::Memory);
+        }
+        table.transfer_count(record.window, true);
+        self.arriving.push(Arriving {
+            way: Way::Waits,
+            region: memory.region,
+            address,
+            length: WORD,
+            number: self.taken,
+            what: What::Add { window: record.window, value: record.value },
+        });
+        Ok(())
     }
 
     /// Keeps that the record which was taken last was refused.
@@ -142,7 +176,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             return Err(RequestError::Protocol);
         } else if record.flags & APART != 0 {
             let (number, what) = (self.taken, What::Answer);
-            self.arriving.push(Arriving { request: None, region, address, length, number, what });
+            self.arriving.push(Arriving { way: Way::Waits, region, address, length, number, what });
             return Ok(());
         } else {
             bytes.part(0, length).copy_from(inline);

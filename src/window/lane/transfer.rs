@@ -3,6 +3,7 @@
 
 use crate::base::slab::Handle;
 use crate::transport::RequestId;
+use crate::window::carrier::Add;
 use crate::window::memory::Span;
 use crate::window::table::Count;
 use crate::wire::one_sided::Refusal;
@@ -30,10 +31,21 @@ pub(in crate::window) enum Why {
     Answer(u16),
 }
 
-/// Bytes that come apart from their record.
+/// What is under way for a record of the peer's.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Way {
+    /// Nothing yet.
+    Waits,
+    /// The receive of its bytes.
+    Receive(RequestId),
+    /// An add to a word of a GPU's memory.
+    Add(Add),
+}
+
+/// A record whose bytes come apart from it, or whose word is not added to yet.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Arriving {
-    pub request: Option<RequestId>,
+    pub way: Way,
     pub region: Handle,
     pub address: u64,
     /// Room for them; 0 where they are refused.
@@ -50,6 +62,8 @@ pub(super) enum What {
     Put { window: u16, signal: Option<(u16, u64)> },
     /// The answer to a get of ours.
     Answer,
+    /// No bytes: a word grows.
+    Add { window: u16, value: u64 },
     /// Nothing: their put was refused.
     Nothing,
 }

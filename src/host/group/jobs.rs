@@ -1,0 +1,169 @@
+//! Operations that wait for room, so that who issues them need not: for callers with a bound of
+//! their own, such as NCCL's 32 requests with each rank.
+
+extern crate std;
+
+use super::Endpoint;
+use crate::base::slab::Handle;
+use crate::window::{Local, Put, Ticket, WindowError, group};
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+/// What is done at a rank.
+#[derive(Copy, Clone, Debug)]
+pub enum Work {
+    /// Bytes of a local buffer go to `offset` of the window.
+    Put {
+        /// The window.
+        window: Handle,
+        /// Where in it.
+        offset: u64,
+        /// The bytes.
+        local: Local,
+    },
+    /// Bytes of the window come into a local buffer.
+    Get {
+        /// The window.
+        window: Handle,
+        /// Where in it.
+        offset: u64,
+        /// Where they come.
+        local: Local,
+    },
+    /// A word of the window grows.
+    Add {
+        /// The window.
+        window: Handle,
+        /// Where in it.
+        offset: u64,
+        /// By how much.
+        value: u64,
+        /// After all that was issued to the rank before.
+        fence: bool,
+    },
+}
+
+/// When it ends.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Until {
+    /// Its local buffer may be used again; of a get, the bytes are there.
+    Local,
+    /// It has taken effect at its rank.
+    Applied,
+}
+
+/// Names an operation until its outcome was taken.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct JobId(u32);
+
+#[derive(Copy, Clone, Debug)]
+enum State {
+    Free,
+    Waits(u32, Work, Until),
+    Issued(Ticket, Until),
+    Ended(Result<(), WindowError>),
+}
+
+/// The operations of one group, each rank's in the order in which they came.
+#[derive(Debug)]
+pub struct Jobs {
+    rows: Vec<State>,
+    free: Vec<u32>,
+    /// By rank, what waits for room.
+    waiting: Vec<VecDeque<u32>>,
+    /// What was issued and has not ended.
+    issued: Vec<u32>,
+}
+
+impl Jobs {
+    /// Room for `capacity` operations. Nothing is allocated later.
+    pub fn new(ranks: usize, capacity: usize) -> Jobs {
+        Jobs {
+            rows: (0..capacity).map(|_| State::Free).collect(),
+            free: (0..capacity as u32).rev().collect(),
+            waiting: (0..ranks).map(|_| VecDeque::with_capacity(capacity)).collect(),
+            issued: Vec::with_capacity(capacity),
+        }
+    }
+
+    /// Takes an operation; `None`: as many are taken as there is room for, or there is no such
+    /// rank.
+    pub fn push(&mut self, rank: u32, work: Work, until: Until) -> Option<JobId> {
+        let waiting = self.waiting.get_mut(rank as usize)?;
+        let row = self.free.pop()?;
+        self.rows[row as usize] = State::Waits(rank, work, until);
+        waiting.push_back(row);
+        Some(JobId(row))
+    }
+
+    /// Issues what has room, and finds what has ended. Whether anything did.
+    pub fn step(
+        &mut self,
+        group: &mut group::Group<'static, Handle>,
+        endpoint: &mut Endpoint,
+    ) -> bool {
+        let mut any = false;
+        for waiting in &mut self.waiting {
+            while let Some(row) = waiting.front().copied() {
+                let State::Waits(rank, work, until) = self.rows[row as usize] else { break };
+                let state = match issue(group, endpoint, rank, work) {
+                    Err(WindowError::Again) => break,
+                    Ok(ticket) => State::Issued(ticket, until),
+                    Err(error) => State::Ended(Err(error)),
+                };
+                if let State::Issued(..) = state {
+                    self.issued.push(row);
+                }
+                self.rows[row as usize] = state;
+                waiting.pop_front();
+                any = true;
+            }
+        }
+        let rows = &mut self.rows;
+        self.issued.retain(|row| {
+            let State::Issued(ticket, until) = rows[*row as usize] else { return false };
+            let ended = match until {
+                Until::Local => group.is_local_done(ticket),
+                Until::Applied => group.is_applied(ticket),
+            };
+            if ended == Ok(false) {
+                return true;
+            }
+            rows[*row as usize] = State::Ended(ended.map(|_| ()));
+            any = true;
+            false
+        });
+        any
+    }
+
+    /// Whether nothing waits for room or for its end.
+    pub fn is_idle(&self) -> bool {
+        self.issued.is_empty() && self.waiting.iter().all(VecDeque::is_empty)
+    }
+
+    /// The outcome of an operation, once it has ended; the name is free again then.
+    pub fn outcome(&mut self, id: JobId) -> Option<Result<(), WindowError>> {
+        let State::Ended(outcome) = *self.rows.get(id.0 as usize)? else { return None };
+        self.rows[id.0 as usize] = State::Free;
+        self.free.push(id.0);
+        Some(outcome)
+    }
+}
+
+fn issue(
+    group: &mut group::Group<'static, Handle>,
+    endpoint: &mut Endpoint,
+    rank: u32,
+    work: Work,
+) -> Result<Ticket, WindowError> {
+    match work {
+        Work::Put { window, offset, local } => {
+            let put = Put { window, rank, offset, signal: None, counter: None };
+            group.put(endpoint, &put, &local)
+        }
+        Work::Get { window, offset, local } => group.get(endpoint, (window, rank), offset, &local),
+        Work::Add { window, offset, value, fence } => {
+            group.add((window, rank), offset, value, fence)
+        }
+    }
+}
