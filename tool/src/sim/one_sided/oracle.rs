@@ -10,6 +10,8 @@ use std::ops::Range;
 pub const IDS: usize = 4;
 /// The signal that takes any values. Its sum is looked at when all was applied.
 pub const ANY: usize = IDS - 1;
+/// The signal that also words inside of windows are.
+pub const IN_WINDOW: usize = 0;
 /// Sums of the word that takes any values.
 #[derive(Copy, Clone, Default, Debug)]
 struct Sum {
@@ -23,6 +25,8 @@ struct Sum {
 pub struct Part {
     /// Where it lies in the rank's memory.
     pub place: Range<usize>,
+    /// Where two words stand behind that, one for each rank to add to, as bytes from its start.
+    pub words: Option<usize>,
     /// What is there, but for puts that are under way.
     content: Vec<u8>,
     /// By id and rank.
@@ -39,10 +43,22 @@ pub struct Part {
 }
 
 impl Part {
+    /// Where the words lie in the rank's memory.
+    pub fn words_place(&self) -> Option<Range<usize>> {
+        let start = self.place.start + self.words?;
+        Some(start..start + 2 * size_of::<u64>())
+    }
+
+    /// The place of all that belongs to the window.
+    pub fn whole(&self) -> Range<usize> {
+        self.place.start..self.words_place().map_or(self.place.end, |words| words.end)
+    }
+
     /// What a window holds at first.
-    pub fn new(place: Range<usize>, content: Vec<u8>) -> Part {
+    pub fn new(place: Range<usize>, words: Option<usize>, content: Vec<u8>) -> Part {
         Part {
             place,
+            words,
             content,
             signals: Default::default(),
             any: Default::default(),

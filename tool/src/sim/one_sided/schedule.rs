@@ -3,7 +3,7 @@
 
 use super::bytes::Bytes;
 use super::carrier::{BYTES, FRAMES, Link};
-use super::oracle::{ANY, IDS};
+use super::oracle::{ANY, IDS, IN_WINDOW};
 use super::side::{Pending, WINDOWS};
 use super::tally::Tally;
 use super::world::{Blocks, World};
@@ -113,9 +113,8 @@ impl<'m> World<'_, 'm> {
     }
 
     /// A range of a rank's part of a window, short or long.
-    fn range_any(&mut self, rank: usize, window: usize, to: usize) -> (u64, usize) {
-        let handle = self.sides[rank].windows[window].expect("open");
-        let whole = self.sides[rank].group.length(handle, to as u32).expect("open");
+    fn range_any(&mut self, window: usize, to: usize) -> (u64, usize) {
+        let whole = self.oracle.part(window, to).place.len() as u64;
         let inline = INLINE_BYTES_MAX as u64;
         let most = match self.random.below(8) {
             0 => 0,
@@ -169,7 +168,7 @@ impl<'m> World<'_, 'm> {
 
     fn put_any(&mut self, rank: usize) -> Result<(), String> {
         let Some((window, to)) = self.window_any(rank) else { return Ok(()) };
-        let (offset, length) = self.range_any(rank, window, to);
+        let (offset, length) = self.range_any(window, to);
         let range = offset as usize..offset as usize + length;
         let busy = self.oracle.is_busy((window, to), &range);
         // over a put that is under way only one with a fence goes, or nobody knows what is there
@@ -195,7 +194,16 @@ impl<'m> World<'_, 'm> {
         let fence = self.random.below(3) == 0;
         let handle = self.sides[rank].windows[window].expect("open");
         let target = (handle, to as u32);
-        match self.sides[rank].group.signal(target, (id, value), fence, counter) {
+        let words = self.oracle.part(window, to).words.filter(|_| usize::from(id) == IN_WINDOW);
+        let group = &mut self.sides[rank].group;
+        let issued = match words {
+            Some(at) if counter.is_none() => {
+                self.tally.adds += 1;
+                group.add(target, (at + 8 * rank) as u64, value, fence)
+            }
+            _ => group.signal(target, (id, value), fence, counter),
+        };
+        match issued {
             Ok(ticket) => {
                 let signal = Some((usize::from(id), value));
                 let number = self.oracle.issue((rank, to), window, None, signal, fence);
@@ -219,7 +227,7 @@ impl<'m> World<'_, 'm> {
 
     fn get_any(&mut self, rank: usize) -> Result<(), String> {
         let Some((window, to)) = self.window_any(rank) else { return Ok(()) };
-        let (offset, length) = self.range_any(rank, window, to);
+        let (offset, length) = self.range_any(window, to);
         let Some(buffer) = self.sides[rank].buffers.pop() else { return Ok(()) };
         let local = self.local(rank, buffer, length);
         let handle = self.sides[rank].windows[window].expect("open");
@@ -263,6 +271,11 @@ impl<'m> World<'_, 'm> {
         let words = [read(0), read(1)].map(|word| word.expect("open"));
         group.signal_reset(handle, id as u16).map_err(|error| format!("reset: {error}"))?;
         self.oracle.reset(rank, window, id, |from| words[from]);
+        if id == IN_WINDOW
+            && let Some(words) = self.oracle.part(window, rank).words_place()
+        {
+            self.sides[rank].arena.bytes(&words).fill(0);
+        }
         Ok(())
     }
 

@@ -14,6 +14,8 @@ use std::ops::Range;
 /// Windows of a rank at a time.
 pub const WINDOWS: usize = 3;
 pub const GUARD_BYTES: usize = 64;
+/// Room for two aligned words behind the bytes of a window.
+const WORDS_BYTES: usize = 24;
 
 /// How much memory a rank of a schedule has.
 #[derive(Copy, Clone, Debug)]
@@ -38,7 +40,7 @@ impl Shape {
 
     /// The place of a window, with its guards.
     pub fn window(self, place: usize) -> Range<usize> {
-        let each = self.window_bytes_max + 2 * GUARD_BYTES;
+        let each = self.window_bytes_max + WORDS_BYTES + 2 * GUARD_BYTES;
         let start = Shape::frames().end + place * each;
         start..start + each
     }

@@ -20,6 +20,8 @@ pub struct Tally {
     pub gets: u64,
     /// Signals that were added once.
     pub signals: u64,
+    /// Adds to words inside of windows.
+    pub adds: u64,
     /// Counters that were added once.
     pub counters: u64,
     /// Operations with a fence that had earlier ones to wait for.
@@ -53,6 +55,7 @@ impl Tally {
         self.puts_apart += other.puts_apart;
         self.gets += other.gets;
         self.signals += other.signals;
+        self.adds += other.adds;
         self.counters += other.counters;
         self.fences += other.fences;
         self.flushes += other.flushes;
@@ -77,6 +80,7 @@ impl Tally {
             ("puts apart from their record", self.puts_apart),
             ("gets", self.gets),
             ("signals", self.signals),
+            ("adds inside of windows", self.adds),
             ("counters", self.counters),
             ("fences that waited", self.fences),
             ("flushes", self.flushes),

@@ -3,7 +3,7 @@
 
 use super::bytes::Bytes;
 use super::carrier::{BYTES, FRAMES, Link, Ports};
-use super::oracle::{ANY, IDS, Oracle, Part};
+use super::oracle::{ANY, IDS, IN_WINDOW, Oracle, Part};
 use super::side::{GUARD_BYTES, LIMITS, Pending, Shape, Side, WINDOWS};
 use super::tally::Tally;
 use crate::sim::lanes::{self, Ends, Lanes};
@@ -161,11 +161,30 @@ impl<'f, 'm> World<'f, 'm> {
         Ok(())
     }
 
+    /// The words inside of a rank's windows, by the rank that adds to them.
+    fn words_of(&mut self, rank: usize) -> Vec<[u64; 2]> {
+        let arena = &mut self.sides[rank].arena;
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+        let parts = self.oracle.windows.iter().map(|parts| parts[rank].as_ref());
+        let places = parts.map(|part| part.filter(|part| !part.is_freed)?.words_place());
+        let words = places.map(|place| match place {
+            Some(place) => {
+                let bytes = arena.bytes(&place);
+                [word(&bytes[..8]), word(&bytes[8..])]
+            }
+            None => [0; 2],
+        });
+        words.collect()
+    }
+
     fn words_look(&mut self, rank: usize) -> Result<(), String> {
+        let words = self.words_of(rank);
         let Side { group, windows, arena, .. } = &mut self.sides[rank];
         let read = |window: usize, id: usize, from: usize| {
             let handle = windows[window].expect("open");
-            group.signal_read_from(handle, id as u16, from as u32).expect("open")
+            let word = group.signal_read_from(handle, id as u16, from as u32).expect("open");
+            // values are bits, so that both words have some of them
+            word + if id == IN_WINDOW { words[window][from] } else { 0 }
         };
         let seen = self.oracle.look(rank, read, arena)?;
         self.tally.signals += seen as u64;
@@ -352,11 +371,18 @@ impl<'f, 'm> World<'f, 'm> {
         let part = start..start + length;
         let content = pattern(seed, length);
         side.arena.bytes(&part).copy_from_slice(&content);
-        let bytes = side.arena.span(&part);
+        let end = side.arena.span(&part).address() + length as u64;
+        let words = (length != 0).then(|| length + (end.next_multiple_of(8) - end) as usize);
+        let part = Part::new(part, words, content);
+        if let Some(words) = part.words_place() {
+            side.arena.bytes(&words).fill(0);
+        }
+        let whole = part.whole();
+        let bytes = side.arena.span(&whole);
         let memory = WindowMemory {
             region: side.window_regions[place],
             address: bytes.address(),
-            length: length as u64,
+            length: bytes.length(),
             is_device: false,
             is_read_only: false,
             bytes,
@@ -367,7 +393,7 @@ impl<'f, 'm> World<'f, 'm> {
         };
         if let Err(error) = side.group.exchange_begin(handle) {
             side.group.free(handle).map_err(|error| format!("free: {error}"))?;
-            side.arena.give_back(&part);
+            side.arena.give_back(&whole);
             return self.refused(rank, error).map(drop);
         }
         let window = side.windows.len();
@@ -376,7 +402,7 @@ impl<'f, 'm> World<'f, 'm> {
         if self.oracle.windows.len() == window {
             self.oracle.windows.push([None, None]);
         }
-        self.oracle.windows[window][rank] = Some(Part::new(part, content));
+        self.oracle.windows[window][rank] = Some(part);
         self.tally.windows += 1;
         Ok(())
     }
@@ -402,7 +428,7 @@ impl<'f, 'm> World<'f, 'm> {
             pending.counter = None;
         }
         self.oracle.free(rank, window, &mut side.arena)?;
-        side.arena.give_back(&self.oracle.part(window, rank).place);
+        side.arena.give_back(&self.oracle.part(window, rank).whole());
         Ok(())
     }
 
@@ -412,7 +438,7 @@ impl<'f, 'm> World<'f, 'm> {
             for place in 0..WINDOWS {
                 let whole = self.shape.window(place);
                 let used = match self.sides[rank].places[place] {
-                    Some(window) => self.oracle.part(window, rank).place.clone(),
+                    Some(window) => self.oracle.part(window, rank).whole(),
                     None => whole.start..whole.start,
                 };
                 let arena = &mut self.sides[rank].arena;
