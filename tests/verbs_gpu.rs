@@ -270,7 +270,8 @@ fn give_a_descriptor() {
     for offset in [0, 4096, 4096 + 512, 1 << 20] {
         let open_before = descriptors();
         let dmabuf = Some((file.as_raw_fd(), offset));
-        let options = MemoryOptions { kind: MemoryKind::Cuda(0), device: Some(0), dmabuf };
+        let kind = MemoryKind::Cuda(0);
+        let options = MemoryOptions { kind, device: Some(0), dmabuf, may_be_private: false };
         let (at, length) = (start + offset, Bytes::of(ROOM));
         // SAFETY: it stays until it is deregistered.
         let region = unsafe { pair.b.shared.register_with(at, length, &options) }.expect("memory");

@@ -104,7 +104,7 @@ const WRONG: &[(&str, &[&str], &str)] = &[
     ("CROSSTIE_HEAP_BYTES", &["18446744073709551615", "140737488355328"], "below 140737488355328"),
     ("CROSSTIE_HEAP_BYTES", &["1 GiB"], "a number from 0 on"),
     ("CROSSTIE_CHECKSUM", &["2", "on"], "a number from 0 to 1"),
-    ("CROSSTIE_GIN", &["2", "yes"], "a number from 0 to 1"),
+    ("CROSSTIE_GIN", &["2", "yes"], "0, 1 or proxy"),
     ("CROSSTIE_NCCL_CUDA", &["2", "gpu"], "a number from 0 to 1"),
     ("CROSSTIE_GIN_CPUS", &["0-3", "4096", "all"], "no CPU below"),
     ("CROSSTIE_KERNEL_COPY", &["2", "no"], "a number from 0 to 1"),

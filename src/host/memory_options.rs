@@ -22,6 +22,9 @@ pub struct MemoryOptions {
     /// The dma-buf that it is part of, and the offset of its first byte in that. The descriptor
     /// stays the caller's.
     pub dmabuf: Option<(RawFd, u64)>,
+    /// Memory of a GPU that no other process can map is taken, too. What peers copy out of it goes
+    /// through memory of the host.
+    pub may_be_private: bool,
 }
 
 /// Why memory was not registered. Nothing was changed.
@@ -74,6 +77,11 @@ impl fmt::Display for MemoryError {
 }
 
 impl MemoryOptions {
+    /// Whether it is a GPU's.
+    pub(super) const fn is_device(&self) -> bool {
+        matches!(self.kind, MemoryKind::Cuda(_))
+    }
+
     /// Whether they fit the memory.
     pub(super) fn check(&self, address: u64, length: Bytes) -> Result<(), MemoryError> {
         let on = match gpu::place_of(address) {

@@ -23,6 +23,7 @@ pub mod nic_counter;
 mod own;
 mod parts;
 mod ports_memory;
+pub mod rma;
 pub mod shared;
 
 pub use choice::{

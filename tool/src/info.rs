@@ -16,7 +16,7 @@ use crosstie::host::device::{DEVICES, Rails, properties};
 use crosstie::host::gin;
 use crosstie::host::log;
 use crosstie::host::mistyped;
-use crosstie::host::settings::{environment, wrong};
+use crosstie::host::settings::{GinWish, environment, wrong};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
@@ -144,15 +144,23 @@ fn devices() -> Section {
 /// host.
 fn gpu() -> Section {
     let driver = Library::load();
-    let gin = match (&driver, gin::refusal(environment().gin)) {
-        (Err(_), _) => "off: it needs the CUDA driver".into(),
-        (Ok(_), Some(why)) => format!("off: {why}"),
-        (Ok(_), None) => "on, in the NCCL plugin, for ranks of one host".into(),
+    let wish = environment().gin;
+    let (gin, rma) = match (&driver, gin::refusal(GinWish::hca(wish))) {
+        (Err(_), _) => ("off: it needs the CUDA driver".into(), "off: as GIN".to_string()),
+        (Ok(_), _) if wish == Some(GinWish::Proxy) => {
+            ("on, by NCCL's proxy, in the NCCL plugin".into(), "on, in the NCCL plugin".into())
+        }
+        (Ok(_), Some(why)) => (format!("off: {why}"), "off: as GIN".into()),
+        (Ok(_), None) => (
+            "on, in the NCCL plugin, for ranks of one host".into(),
+            "on, in the NCCL plugin".into(),
+        ),
     };
     let gpus = driver.as_ref().map(|library| visible(library));
     let mut lines = vec![
         line("driver", driver.map_or_else(|error| error.to_string(), |_| "loaded".into())),
         line("GIN", gin),
+        line("RMA", rma),
     ];
     match gpus {
         Ok(Ok(gpus)) => lines.extend(gpus.iter().enumerate().map(gpu_line)),

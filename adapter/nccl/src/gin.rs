@@ -1,5 +1,5 @@
 //! GPU-initiated operations without a NIC, without versions: what the GIN tables' functions are
-//! translated to.
+//! translated to where kernels ask ([`crate::one_sided`]).
 //!
 //! A rank has a *collective communicator* for each of NCCL's connections, with the windows that are
 //! registered with it, and contexts on it. One thread of the process executes what kernels queue
@@ -8,7 +8,8 @@
 use crate::abi::DeviceHandle;
 use crate::launcher;
 use crate::net::process::OfProcess;
-use crate::net::{self, Fault, log};
+use crate::net::{Fault, log};
+use crate::one_sided::Table;
 use core::ffi::c_int;
 use core::ptr::without_provenance_mut;
 use crosstie::connect::group::{HANDLE_BYTES, Listener};
@@ -16,8 +17,7 @@ use crosstie::host::gin::comm::Window;
 use crosstie::host::gin::{self, Comm, Config, Engine, GinError};
 use crosstie::host::settings;
 use crosstie::memory::Variables;
-use crosstie::memory::cuda::Library;
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// `NCCL_NET_DEVICE_GIN_GDAKI`: device code writes mlx5's queue entries.
 pub const DEVICE_TYPE: c_int = 3;
@@ -36,22 +36,13 @@ pub struct Context {
     pub handle: DeviceHandle,
 }
 
-/// Which table asks: each is of other releases of NCCL, whose device code reads other structures.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Table {
-    /// NCCL 2.28.7 to 2.29. Also 2.30.3 and 2.30.4 would take it, and read what it does not write.
-    V11,
-    /// NCCL 2.30.3 and later.
-    V13OrLater,
-}
-
 /// NCCL 2.30.0, as `ncclGetVersion` counts.
 const NCCL_2_30: i32 = 23_000;
-/// The first release that takes the table of v13 for one of RMA, which it is not.
+/// The first release that takes the table of v13 for one of RMA.
 const NCCL_RMA_BY_V13: i32 = 23_005;
 
 /// What `ncclGetVersion` says, where NCCL is a library of this process or a part of the program.
-fn nccl_version() -> Option<i32> {
+pub fn nccl_version() -> Option<i32> {
     // SAFETY: a name that ends with a zero; nothing is loaded that is not there already.
     let library =
         unsafe { libc::dlopen(c"libnccl.so.2".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -69,14 +60,14 @@ fn nccl_version() -> Option<i32> {
     (unsafe { version(&mut number) } == 0).then_some(number)
 }
 
-/// Whether the table of v13 is asked for RMA, which must get no answer.
-pub fn is_asked_for_rma() -> bool {
-    nccl_version().is_some_and(|version| version >= NCCL_RMA_BY_V13)
+/// Whether a release takes the table of v13 for one of RMA, where it knows no newer one.
+pub fn is_taken_for_rma(version: Option<i32>) -> bool {
+    version.is_some_and(|version| version >= NCCL_RMA_BY_V13)
 }
 
-/// Why a table offers no devices, or nothing.
-fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<String> {
-    let is_other = table == Table::V11 && version.is_some_and(|version| version >= NCCL_2_30);
+/// Why a table offers no software HCA, or nothing.
+pub fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<String> {
+    let is_other = table == Table::GinV11 && version.is_some_and(|version| version >= NCCL_2_30);
     if is_other && wish != Some(false) {
         return Some("NCCL 2.30 expects other structures than this table has".into());
     }
@@ -85,24 +76,6 @@ fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option<Str
         (None, None) => launcher::several_hosts(Variables::of_process()),
         (None, Some(_)) => None,
     }
-}
-
-/// How many devices a GIN table has: those of the net tables, or none.
-pub fn device_count(table: Table) -> usize {
-    const OFFER: &str = "GIN: software HCA, no NIC needed; one thread executes what kernels queue";
-    static OFFERED: [OnceLock<bool>; 2] = [const { OnceLock::new() }; 2];
-    static REFUSED: Once = Once::new();
-    let offered = *OFFERED[table as usize].get_or_init(|| {
-        let why = refusal(table, settings::environment().gin, nccl_version())
-            .or_else(|| Library::load().err().map(|error| error.to_string()));
-        match &why {
-            None => log::info(OFFER),
-            // NCCL then asks the table of an older version, whose line would say the same
-            Some(why) => REFUSED.call_once(|| log::info(&format!("GIN: no devices ({why})"))),
-        }
-        why.is_none()
-    });
-    if offered { net::device_count() } else { 0 }
 }
 
 fn fault(what: &str, error: &GinError) -> Fault {
@@ -119,9 +92,9 @@ fn fault(what: &str, error: &GinError) -> Fault {
 }
 
 /// Opens a listener; its handle is [`HANDLE_BYTES`] long.
-pub fn listen() -> Result<Box<Listener>, Fault> {
+pub fn listen() -> Result<Listener, Fault> {
     let made = gin::listen(&settings::environment());
-    made.map(Box::new).map_err(|error| fault("listen", &error))
+    made.map_err(|error| fault("listen", &error))
 }
 
 /// Brings the ranks together by the first one's handle.
@@ -197,11 +170,11 @@ mod tests {
     #[test]
     fn table_offers_nothing_to_a_release_that_reads_other_structures() {
         for wish in [None, Some(true)] {
-            assert!(refusal(Table::V11, wish, Some(23_003)).is_some());
+            assert!(refusal(Table::GinV11, wish, Some(23_003)).is_some());
         }
-        assert_eq!(refusal(Table::V11, Some(true), Some(22_809)), None);
-        assert_eq!(refusal(Table::V11, Some(true), None), None);
-        assert!(refusal(Table::V11, Some(false), Some(22_809)).is_some());
-        assert_eq!(refusal(Table::V13OrLater, Some(true), Some(23_007)), None);
+        assert_eq!(refusal(Table::GinV11, Some(true), Some(22_809)), None);
+        assert_eq!(refusal(Table::GinV11, Some(true), None), None);
+        assert!(refusal(Table::GinV11, Some(false), Some(22_809)).is_some());
+        assert_eq!(refusal(Table::GinV13, Some(true), Some(23_007)), None);
     }
 }

@@ -17,13 +17,17 @@ mod cuda;
 pub mod gin;
 mod launcher;
 pub mod net;
+pub mod one_sided;
+pub mod rma;
 pub mod tuner;
 
 use abi::Text;
 use abi::gin::{GinV11, GinV13, GinV14};
+use abi::rma::{RmaV14, RmaV15};
 use abi::table::{NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 use abi::tuner::{TunerV2, TunerV3, TunerV4, TunerV5};
-use birth::{gin_v11, gin_v13, gin_v14, v6, v7, v8, v9, v10, v11, v12};
+use birth::{gin_v11, gin_v13, gin_v14, rma_v14, rma_v15, v6, v7, v8, v9, v10, v11, v12};
+use one_sided::{GIN_V11, GIN_V13, GIN_V14, RMA};
 
 /// What NCCL calls the plugin: `NCCL_NET=crosstie`.
 const NAME: Text = Text::new(c"crosstie");
@@ -207,9 +211,9 @@ pub static ncclNetPlugin_v12: NetV12 = NetV12 {
 pub static ncclGinPlugin_v11: GinV11 = GinV11 {
     name: NAME,
     init: gin_v11::init,
-    devices: gin_v11::devices,
+    devices: gin_v11::devices::<GIN_V11>,
     get_properties: gin_v11::get_properties,
-    listen: gin_v11::listen,
+    listen: gin_v11::listen::<GIN_V11>,
     connect: gin_v11::connect,
     create_context: gin_v11::create_context,
     reg_mr_sym: gin_v11::reg_mr_sym,
@@ -218,7 +222,9 @@ pub static ncclGinPlugin_v11: GinV11 = GinV11 {
     destroy_context: gin_v11::destroy_context,
     close_coll: gin_v11::close_coll,
     close_listen: gin_v11::close_listen,
-    proxy: [None; 3],
+    iput: gin_v11::iput,
+    iput_signal: gin_v11::iput_signal,
+    test: gin_v11::test,
     gin_progress: gin_v11::gin_progress,
     query_last_error: gin_v11::query_last_error,
     finalize: gin_v11::finalize,
@@ -228,10 +234,10 @@ pub static ncclGinPlugin_v11: GinV11 = GinV11 {
 #[unsafe(no_mangle)]
 pub static ncclGinPlugin_v13: GinV13 = GinV13 {
     name: NAME,
-    init: gin_v13::init,
-    devices: gin_v13::devices,
-    get_properties: gin_v13::get_properties,
-    listen: gin_v11::listen,
+    init: gin_v11::init,
+    devices: gin_v11::devices::<GIN_V13>,
+    get_properties: gin_v13::get_properties::<GIN_V13>,
+    listen: gin_v11::listen::<GIN_V13>,
     connect: gin_v11::connect,
     create_context: gin_v13::create_context,
     reg_mr_sym: gin_v11::reg_mr_sym,
@@ -240,8 +246,12 @@ pub static ncclGinPlugin_v13: GinV13 = GinV13 {
     destroy_context: gin_v11::destroy_context,
     close_coll: gin_v11::close_coll,
     close_listen: gin_v11::close_listen,
-    proxy: [None; 5],
-    gin_progress: gin_v11::gin_progress,
+    iput: gin_v13::iput,
+    iput_signal: gin_v13::iput_signal,
+    iget: gin_v13::iget,
+    iflush: gin_v13::iflush,
+    test: gin_v11::test,
+    gin_progress: gin_v13::gin_progress,
     query_last_error: gin_v11::query_last_error,
     finalize: gin_v11::finalize,
 };
@@ -251,10 +261,10 @@ pub static ncclGinPlugin_v13: GinV13 = GinV13 {
 pub static ncclGinPlugin_v14: GinV14 = GinV14 {
     name: NAME,
     init: gin_v11::init,
-    devices: gin_v13::devices,
+    devices: gin_v11::devices::<GIN_V14>,
     get_gin_properties: gin_v14::get_gin_properties,
-    get_properties: gin_v13::get_properties,
-    listen: gin_v11::listen,
+    get_properties: gin_v13::get_properties::<GIN_V14>,
+    listen: gin_v11::listen::<GIN_V14>,
     connect: gin_v11::connect,
     create_context: gin_v14::create_context,
     reg_mr_sym: gin_v11::reg_mr_sym,
@@ -263,7 +273,59 @@ pub static ncclGinPlugin_v14: GinV14 = GinV14 {
     destroy_context: gin_v11::destroy_context,
     close_coll: gin_v11::close_coll,
     close_listen: gin_v11::close_listen,
-    gin_progress: gin_v11::gin_progress,
+    gin_progress: gin_v13::gin_progress,
+    query_last_error: gin_v11::query_last_error,
+    finalize: gin_v11::finalize,
+};
+
+/// RMA, for NCCL's that know version 14 of it.
+#[unsafe(no_mangle)]
+pub static ncclRmaPlugin_v14: RmaV14 = RmaV14 {
+    name: NAME,
+    init: gin_v11::init,
+    devices: gin_v11::devices::<RMA>,
+    get_properties: gin_v13::get_properties::<RMA>,
+    listen: gin_v11::listen::<RMA>,
+    connect: gin_v11::connect,
+    create_context: rma_v14::create_context,
+    reg_mr_sym: rma_v14::reg_mr_sym,
+    reg_mr_sym_dma_buf: rma_v14::reg_mr_sym_dma_buf,
+    dereg_mr_sym: gin_v11::dereg_mr_sym,
+    destroy_context: gin_v11::destroy_context,
+    close_coll: gin_v11::close_coll,
+    close_listen: gin_v11::close_listen,
+    iput: gin_v13::iput,
+    iput_signal: rma_v14::iput_signal,
+    iget: gin_v13::iget,
+    iflush: gin_v13::iflush,
+    test: gin_v11::test,
+    rma_progress: gin_v13::gin_progress,
+    query_last_error: gin_v11::query_last_error,
+    finalize: gin_v11::finalize,
+};
+
+/// RMA, for NCCL's that know version 15 of it.
+#[unsafe(no_mangle)]
+pub static ncclRmaPlugin_v15: RmaV15 = RmaV15 {
+    name: NAME,
+    init: gin_v11::init,
+    devices: gin_v11::devices::<RMA>,
+    get_properties: gin_v13::get_properties::<RMA>,
+    listen: gin_v11::listen::<RMA>,
+    connect: gin_v11::connect,
+    create_context: rma_v14::create_context,
+    reg_mr_sym: rma_v14::reg_mr_sym,
+    reg_mr_sym_dma_buf: rma_v14::reg_mr_sym_dma_buf,
+    dereg_mr_sym: gin_v11::dereg_mr_sym,
+    destroy_context: gin_v11::destroy_context,
+    close_coll: gin_v11::close_coll,
+    close_listen: gin_v11::close_listen,
+    iput: rma_v15::iput,
+    iput_signal: rma_v15::iput_signal,
+    iget: rma_v15::iget,
+    iflush: gin_v13::iflush,
+    test: gin_v11::test,
+    rma_progress: gin_v13::gin_progress,
     query_last_error: gin_v11::query_last_error,
     finalize: gin_v11::finalize,
 };

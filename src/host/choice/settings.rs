@@ -7,7 +7,10 @@ use super::device::Rails;
 use super::mistyped::report_of;
 use super::options::Options;
 pub use super::values::Wrong;
-use super::values::{Reader, cpus, interfaces, log_level, node_id, rails, required, users};
+use super::values::{
+    Reader, cpus, gin_wish, interfaces, log_level, node_id, rails, required, users,
+};
+pub use super::values::GinWish;
 use crate::base::units::{Bytes, Span};
 use crate::connect::{SHM_DIR_BYTES_MAX, STREAMS_MAX, Users};
 use crate::host::error::OpenError;
@@ -78,8 +81,8 @@ pub struct Environment {
     pub checksum: bool,
     /// Whether the plugin takes memory of GPUs.
     pub nccl_cuda: Option<bool>,
-    /// Whether the plugin offers GPU-initiated operations; `None`: the machine decides.
-    pub gin: Option<bool>,
+    /// By what the plugin offers one-sided operations; `None`: the machine decides.
+    pub gin: Option<GinWish>,
     /// The CPUs of their thread; empty: it inherits those of the thread that connects.
     pub gin_cpus: CpuSet,
     /// Where path sockets lie.
@@ -254,7 +257,6 @@ fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     let default = Environment::default();
     let kernel_copy = reader.among("CROSSTIE_KERNEL_COPY", 0..=1);
     let checksum = reader.among("CROSSTIE_CHECKSUM", 0..=1);
-    let gin = reader.among("CROSSTIE_GIN", 0..=1);
     let nccl_cuda = reader.among("CROSSTIE_NCCL_CUDA", 0..=1);
     let tcp_streams = reader.among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64);
     let tcp_threads = reader.among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX);
@@ -270,7 +272,7 @@ fn environment_of(reader: &mut Reader<'_>, names: verbs::Names) -> Environment {
     }
     let all = reader.all;
     Environment {
-        gin: gin.map(|n| n != 0),
+        gin: reader.understood("CROSSTIE_GIN", gin_wish),
         nccl_cuda: nccl_cuda.map(|n| n != 0),
         gin_cpus: reader.understood("CROSSTIE_GIN_CPUS", cpus).unwrap_or(default.gin_cpus),
         kernel_copy: kernel_copy.map_or(default.kernel_copy, |n| n != 0),

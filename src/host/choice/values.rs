@@ -94,6 +94,36 @@ impl<'v> Reader<'v> {
     }
 }
 
+/// By what the plugin offers NCCL's one-sided operations.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum GinWish {
+    /// By nothing.
+    Off,
+    /// GPU-initiated ones by the software HCA.
+    Hca,
+    /// All by the host, as NCCL's proxy asks for them.
+    Proxy,
+}
+
+impl GinWish {
+    /// Whether the software HCA is wanted.
+    pub fn hca(wish: Option<GinWish>) -> Option<bool> {
+        wish.map(|wish| wish == GinWish::Hca)
+    }
+}
+
+/// By what one-sided operations are offered.
+pub(in crate::host) fn gin_wish(text: &str) -> Result<GinWish, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "proxy" => Ok(GinWish::Proxy),
+        number => match nearest(number, 10) {
+            Some(0) => Ok(GinWish::Off),
+            Some(1) => Ok(GinWish::Hca),
+            Some(_) | None => Err("it may be 0, 1 or proxy".into()),
+        },
+    }
+}
+
 /// What a list of rails is made of.
 const RAIL_NAMES: &str = "there are shm, verbs, libfabric, vendor and tcp";
 

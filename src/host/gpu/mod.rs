@@ -156,8 +156,13 @@ impl GpuMemory {
     }
 
     /// The number of the GPU that a range lies in, which can be used from now on, and the region's
-    /// allocations.
-    pub fn prepare(&self, address: u64, length: Bytes) -> Result<(u32, Vec<Segment>), GpuError> {
+    /// allocations; none where it `may_be_private`, and is.
+    pub fn prepare(
+        &self,
+        address: u64,
+        length: Bytes,
+        may_be_private: bool,
+    ) -> Result<(u32, Vec<Segment>), GpuError> {
         let library = Library::load().map_err(GpuError::Driver)?;
         let last = address.checked_add(length.0).and_then(|end| end.checked_sub(1));
         let (place, last) = (Place::of(library, address)?, last.ok_or(GpuError::Torn)?);
@@ -166,7 +171,10 @@ impl GpuMemory {
             return Err(GpuError::Torn);
         }
         let gpu = Arc::new(Gpu::at(library, number)?);
-        let segments = segments(&gpu, address, length.0)?;
+        let segments = match segments(&gpu, address, length.0) {
+            Err(GpuError::NotExportable(_)) if may_be_private => Vec::new(),
+            found => found?,
+        };
         let at = usize::try_from(number).ok().filter(|number| *number < GPUS_MAX);
         helper::open_lanes(&self.gpus, at.ok_or(GpuError::Number(number))?, &gpu, &self.domain)?;
         self.helper_start()?;
@@ -325,8 +333,9 @@ pub unsafe fn register(
     memory: &GpuMemory,
     address: u64,
     length: Bytes,
+    may_be_private: bool,
 ) -> Result<(Region, RailKey, Vec<Segment>), RegisterError> {
-    let (number, segments) = memory.prepare(address, length).map_err(|error| {
+    let (number, segments) = memory.prepare(address, length, may_be_private).map_err(|error| {
         news::gpu_memory_refused(address, length.0, &error);
         match error {
             GpuError::Place(_)

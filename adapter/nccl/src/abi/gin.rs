@@ -1,6 +1,7 @@
 //! `ncclGin` of each version: functions by birth version, then the tables made of them.
 
 use super::props::{PropsV11, PropsV12};
+use super::rma::{Iflush, IgetV13, IputSignalV11, IputSignalV13, IputV11, IputV13, Test};
 use super::table::{Devices, Pointer};
 use super::{DeviceHandle, Logger, Rc, Text, layout};
 use core::ffi::c_int;
@@ -49,8 +50,6 @@ pub type DeregMrSym = unsafe extern "C" fn(Pointer, Pointer) -> Rc;
 pub type OfObject = unsafe extern "C" fn(Pointer) -> Rc;
 /// Whether a queue has failed.
 pub type QueryLastError = unsafe extern "C" fn(Pointer, *mut bool) -> Rc;
-/// A function of proxy mode, which this type never calls.
-pub type Unused = Option<unsafe extern "C" fn()>;
 
 /// `ncclGinConfig_v13_t`.
 #[repr(C)]
@@ -123,8 +122,12 @@ pub struct GinV11 {
     pub close_coll: OfObject,
     /// See the type.
     pub close_listen: OfObject,
-    /// iput, iputSignal, test.
-    pub proxy: [Unused; 3],
+    /// See the type.
+    pub iput: IputV11,
+    /// See the type.
+    pub iput_signal: IputSignalV11,
+    /// See the type.
+    pub test: Test,
     /// See the type.
     pub gin_progress: OfObject,
     /// See the type.
@@ -162,8 +165,16 @@ pub struct GinV13 {
     pub close_coll: OfObject,
     /// See the type.
     pub close_listen: OfObject,
-    /// iput, iputSignal, iget, iflush, test.
-    pub proxy: [Unused; 5],
+    /// See the type.
+    pub iput: IputV13,
+    /// See the type.
+    pub iput_signal: IputSignalV13,
+    /// See the type.
+    pub iget: IgetV13,
+    /// See the type.
+    pub iflush: Iflush,
+    /// See the type.
+    pub test: Test,
     /// See the type.
     pub gin_progress: OfObject,
     /// See the type.
@@ -213,12 +224,12 @@ pub struct GinV14 {
 
 layout!(GinV11, 152 / 8, name 0, init 8, devices 16, get_properties 24, listen 32, connect 40,
     create_context 48, reg_mr_sym 56, reg_mr_sym_dma_buf 64, dereg_mr_sym 72, destroy_context 80,
-    close_coll 88, close_listen 96, proxy 104, gin_progress 128, query_last_error 136,
-    finalize 144);
+    close_coll 88, close_listen 96, iput 104, iput_signal 112, test 120, gin_progress 128,
+    query_last_error 136, finalize 144);
 layout!(GinV13, 168 / 8, name 0, init 8, devices 16, get_properties 24, listen 32, connect 40,
     create_context 48, reg_mr_sym 56, reg_mr_sym_dma_buf 64, dereg_mr_sym 72, destroy_context 80,
-    close_coll 88, close_listen 96, proxy 104, gin_progress 144, query_last_error 152,
-    finalize 160);
+    close_coll 88, close_listen 96, iput 104, iput_signal 112, iget 120, iflush 128, test 136,
+    gin_progress 144, query_last_error 152, finalize 160);
 layout!(GinV14, 136 / 8, name 0, init 8, devices 16, get_gin_properties 24, get_properties 32,
     listen 40, connect 48, create_context 56, reg_mr_sym 64, reg_mr_sym_dma_buf 72,
     dereg_mr_sym 80, destroy_context 88, close_coll 96, close_listen 104, gin_progress 112,

@@ -4,6 +4,7 @@
 
 pub mod gin;
 pub mod props;
+pub mod rma;
 pub mod table;
 pub mod tuner;
 

@@ -4,12 +4,14 @@ use super::{call, named, number, write};
 use crate::abi::props::PropsV11;
 use crate::abi::table::Pointer;
 use crate::abi::{DeviceHandle, HANDLE_BYTES_MAX, Logger, PTR_CUDA, PTR_HOST, Rc};
-use crate::gin::{self, Coll, Context, DEVICE_TYPE, Table};
 use crate::net::{self, Fault, log};
+use crate::one_sided::{self, Coll, Context, Kind, Listener, Table};
+use crate::rma::{Issuer, Raise, Transfer};
 use core::ffi::c_int;
 use core::ptr::without_provenance_mut;
-use crosstie::connect::group::{HANDLE_BYTES, Listener};
+use crosstie::connect::group::HANDLE_BYTES;
 use crosstie::host::gin::{Config, Layout};
+use std::os::fd::RawFd;
 
 /// `netDeviceVersion` up to NCCL 2.29.
 const DEVICE_VERSION: c_int = 100;
@@ -29,10 +31,17 @@ pub unsafe extern "C" fn init(out: *mut Pointer, _comm: u64, logger: Option<Logg
     })
 }
 
-/// How many devices there are.
-pub unsafe extern "C" fn devices(out: *mut c_int) -> Rc {
+/// How many devices the table `TABLE` has.
+pub unsafe extern "C" fn devices<const TABLE: u8>(out: *mut c_int) -> Rc {
+    let table = Table::of(TABLE);
     // SAFETY: NULL, or an `int` of NCCL's.
-    call(|| unsafe { write(out, gin::device_count(Table::V11) as c_int) })
+    call(|| unsafe { write(out, one_sided::device_count(table) as c_int) })
+}
+
+/// The type of a table's devices.
+pub fn device_type<const TABLE: u8>() -> c_int {
+    let kind = one_sided::kind(Table::of(TABLE));
+    kind.unwrap_or(Kind::Hca).device_type() // without devices nobody asks
 }
 
 /// What a device is: that of the net tables, with memory of GPUs.
@@ -43,16 +52,16 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV11) -> Rc
     if let (0, Some(props)) = (rc, unsafe { out.as_mut() }) {
         props.ptr_support = PTR_HOST | PTR_CUDA;
         props.max_recvs = RECVS_MAX;
-        props.net_device_type = DEVICE_TYPE;
+        props.net_device_type = device_type::<{ one_sided::GIN_V11 }>();
         props.net_device_version = DEVICE_VERSION;
     }
     rc
 }
 
 /// Opens a listener.
-pub unsafe extern "C" fn listen(
+pub unsafe extern "C" fn listen<const TABLE: u8>(
     _context: Pointer,
-    _device: c_int,
+    device: c_int,
     handle: Pointer,
     out: *mut Pointer,
 ) -> Rc {
@@ -60,7 +69,7 @@ pub unsafe extern "C" fn listen(
         if handle.is_null() || out.is_null() {
             return Err(Fault::Argument);
         }
-        let listener = gin::listen()?;
+        let listener = Box::new(Listener::open(Table::of(TABLE), device)?);
         // SAFETY: not NULL, so room for a handle.
         unsafe { handle.cast::<[u8; HANDLE_BYTES]>().write_unaligned(*listener.handle()) };
         // SAFETY: not NULL, so NCCL's place for it.
@@ -85,14 +94,17 @@ pub unsafe extern "C" fn connect(
         if handles.is_null() || out.is_null() || rank >= ranks {
             return Err(Fault::Argument);
         }
-        // SAFETY: as many handles as ranks, and there is one.
-        let first = unsafe { *handles };
-        if first.is_null() {
-            return Err(Fault::Argument);
-        }
-        // SAFETY: not NULL, so a handle.
-        let first = unsafe { first.cast::<[u8; HANDLE_BYTES]>().read_unaligned() };
-        let coll = gin::connect(listener, &first, rank, ranks)?;
+        let of = |rank: usize| {
+            // SAFETY: as many handles as ranks.
+            let handle = unsafe { *handles.add(rank) };
+            if handle.is_null() {
+                return Err(Fault::Argument);
+            }
+            // SAFETY: not NULL, so a handle.
+            Ok(unsafe { handle.cast::<[u8; HANDLE_BYTES]>().read_unaligned() })
+        };
+        let handles = (0..ranks).map(of).collect::<Result<Vec<_>, Fault>>()?;
+        let coll = Box::new(Coll::connect(listener, &handles, rank)?);
         // SAFETY: not NULL, so NCCL's place for it.
         unsafe { write(out, Box::into_raw(coll).cast()) }
     })
@@ -107,7 +119,16 @@ pub unsafe fn coll<'a>(coll: Pointer) -> Result<&'a Coll, Fault> {
     unsafe { coll.cast::<Coll>().as_ref() }.ok_or(Fault::Argument)
 }
 
-/// Makes a context, and writes both of its names.
+/// The contexts of a pointer.
+///
+/// # Safety
+/// - `context` is NULL, or of `context_made` and not destroyed.
+pub unsafe fn context<'a>(context: Pointer) -> Result<&'a Context, Fault> {
+    // SAFETY: NULL, or a `Context` by this function's contract.
+    unsafe { context.cast::<Context>().as_ref() }.ok_or(Fault::Argument)
+}
+
+/// Makes a context, and writes its name, and its handle for kernels where these ask.
 ///
 /// # Safety
 /// - `of` is NULL, or of `connect` and not closed; both places are NULL or valid for writes.
@@ -118,15 +139,18 @@ pub unsafe fn context_made(
     out: *mut Pointer,
     handle: *mut *mut DeviceHandle,
 ) -> Result<(), Fault> {
-    if out.is_null() || handle.is_null() {
+    // SAFETY: by this function's contract.
+    let coll = unsafe { coll(of) }?;
+    if out.is_null() || (handle.is_null() && matches!(coll, Coll::Hca(_))) {
         return Err(Fault::Argument);
     }
-    // SAFETY: by this function's contract.
-    let context = Box::into_raw(unsafe { coll(of) }?.context(config, version)?);
-    // SAFETY: not NULL; the handle lives as long as the context.
-    unsafe { write(handle, &raw mut (*context).handle) }?;
+    let mut context = Context::open(coll, config, version)?;
+    if let Some(its) = context.handle() {
+        // SAFETY: not NULL, as the ranks' kernels ask; it lives as long as the context.
+        unsafe { write(handle, its) }?;
+    }
     // SAFETY: not NULL.
-    unsafe { write(out, context.cast()) }
+    unsafe { write(out, Box::into_raw(context).cast()) }
 }
 
 /// A count of NCCL's; none where it is negative.
@@ -153,6 +177,40 @@ pub unsafe extern "C" fn create_context(
     call(|| unsafe { context_made(of, &config, DEVICE_VERSION, out, handle) })
 }
 
+/// Registers memory at all ranks, with its dma-buf where it has one; what NCCL and what kernels call
+/// it.
+///
+/// # Safety
+/// - `of` is NULL, or of `connect` and not closed; the memory stays until it was deregistered.
+pub unsafe fn registered(
+    of: Pointer,
+    (data, bytes): (Pointer, usize),
+    kind: c_int,
+    dmabuf: Option<(RawFd, u64)>,
+) -> Result<(Pointer, Pointer), Fault> {
+    let address = data.expose_provenance() as u64;
+    // SAFETY: by this function's contract.
+    match unsafe { coll(of) }? {
+        Coll::Proxy(coll) => {
+            let memory = named(coll.register((address, bytes), kind, dmabuf)?);
+            Ok((memory, memory))
+        }
+        Coll::Hca(_) if address == 0 || bytes == 0 => Err(Fault::Argument),
+        Coll::Hca(_) if kind != PTR_CUDA => {
+            log::warn(&format!(
+                "GIN registration: memory of kind {kind} is refused; only GPU memory can be \
+                 registered"
+            ));
+            Err(Fault::Argument)
+        }
+        Coll::Hca(coll) => {
+            let window = coll.register(address, bytes)?;
+            let handle = without_provenance_mut(window.handle as usize);
+            Ok((named(u64::from(window.key)), handle))
+        }
+    }
+}
+
 /// Registers memory at all ranks.
 pub unsafe extern "C" fn reg_mr_sym(
     of: Pointer,
@@ -164,47 +222,56 @@ pub unsafe extern "C" fn reg_mr_sym(
     handle: *mut Pointer,
 ) -> Rc {
     call(|| {
-        if out.is_null() || handle.is_null() || data.is_null() || bytes == 0 {
+        if out.is_null() || handle.is_null() {
             return Err(Fault::Argument);
         }
-        if kind != PTR_CUDA {
-            log::warn(&format!(
-                "GIN registration: memory of kind {kind} is refused; only GPU memory can be \
-                 registered"
-            ));
-            return Err(Fault::Argument);
-        }
-        // SAFETY: NULL, or of `connect` and not closed.
-        let window = unsafe { coll(of) }?.register(data.addr() as u64, bytes)?;
+        // SAFETY: this function's contract is that of the call.
+        let (memory, of_kernels) = unsafe { registered(of, (data, bytes), kind, None) }?;
         // SAFETY: not NULL.
-        unsafe { write(out, named(u64::from(window.key))) }?;
+        unsafe { write(out, memory) }?;
         // SAFETY: not NULL.
-        unsafe { write(handle, without_provenance_mut(window.handle as usize)) }
+        unsafe { write(handle, of_kernels) }
     })
 }
 
-/// The same for memory with a dma-buf, which is not needed: the address says it all.
+/// The same for memory with a dma-buf, which stays NCCL's.
 pub unsafe extern "C" fn reg_mr_sym_dma_buf(
     of: Pointer,
     data: Pointer,
     bytes: usize,
     kind: c_int,
-    _offset: u64,
-    _descriptor: c_int,
-    flags: u64,
+    offset: u64,
+    descriptor: c_int,
+    _flags: u64,
     out: *mut Pointer,
     handle: *mut Pointer,
 ) -> Rc {
-    // SAFETY: this function's contract is that of the call.
-    unsafe { reg_mr_sym(of, data, bytes, kind, flags, out, handle) }
+    call(|| {
+        if out.is_null() || handle.is_null() {
+            return Err(Fault::Argument);
+        }
+        let dmabuf = Some((descriptor, offset));
+        // SAFETY: this function's contract is that of the call.
+        let (memory, of_kernels) = unsafe { registered(of, (data, bytes), kind, dmabuf) }?;
+        // SAFETY: not NULL.
+        unsafe { write(out, memory) }?;
+        // SAFETY: not NULL.
+        unsafe { write(handle, of_kernels) }
+    })
 }
 
 /// Ends a registration.
 pub unsafe extern "C" fn dereg_mr_sym(of: Pointer, memory: Pointer) -> Rc {
     call(|| {
         // SAFETY: NULL, or of `connect` and not closed.
-        unsafe { coll(of) }?.deregister(number(memory) as u32);
-        Ok(())
+        match unsafe { coll(of) }? {
+            _ if memory.is_null() => Ok(()),
+            Coll::Hca(coll) => {
+                coll.deregister(number(memory) as u32);
+                Ok(())
+            }
+            Coll::Proxy(coll) => coll.deregister(number(memory)),
+        }
     })
 }
 
@@ -224,7 +291,7 @@ pub unsafe extern "C" fn close_coll(of: Pointer) -> Rc {
     call(|| {
         if !of.is_null() {
             // SAFETY: of `connect`, and not closed before.
-            gin::close(*unsafe { Box::from_raw(of.cast::<Coll>()) });
+            unsafe { Box::from_raw(of.cast::<Coll>()) }.close();
         }
         Ok(())
     })
@@ -241,17 +308,101 @@ pub unsafe extern "C" fn close_listen(listener: Pointer) -> Rc {
     })
 }
 
-/// Nothing: the plugin's thread makes progress.
-pub unsafe extern "C" fn gin_progress(_of: Pointer) -> Rc {
-    0
+/// Puts bytes.
+pub unsafe extern "C" fn iput(
+    of: Pointer,
+    from_offset: u64,
+    from: Pointer,
+    bytes: usize,
+    to_offset: u64,
+    to: Pointer,
+    rank: u32,
+    request: *mut Pointer,
+) -> Rc {
+    let (from, to) = ((from_offset, number(from)), (to_offset, number(to)));
+    call(|| {
+        // SAFETY: NULL, or of `connect` and not closed.
+        let issuer = unsafe { coll(of) }?.proxy()?.issuer();
+        // SAFETY: NULL, or NCCL's place for it.
+        unsafe { put(issuer, &Transfer { context: 0, from, bytes, to, rank }, None, request) }
+    })
 }
 
-/// Whether a queue of the context has failed.
-pub unsafe extern "C" fn query_last_error(context: Pointer, out: *mut bool) -> Rc {
+/// Puts bytes, and raises a signal behind them.
+pub unsafe extern "C" fn iput_signal(
+    of: Pointer,
+    from_offset: u64,
+    from: Pointer,
+    bytes: usize,
+    to_offset: u64,
+    to: Pointer,
+    rank: u32,
+    signal_offset: u64,
+    signal: Pointer,
+    value: u64,
+    operation: u32,
+    request: *mut Pointer,
+) -> Rc {
+    let (from, to) = ((from_offset, number(from)), (to_offset, number(to)));
+    let raise = Raise { at: (signal_offset, number(signal)), value, operation };
     call(|| {
-        // SAFETY: NULL, or of `context_made` and not destroyed.
-        let context = unsafe { context.cast::<Context>().as_ref() };
-        let failed = context.is_some_and(Context::has_failed);
+        // SAFETY: NULL, or of `connect` and not closed.
+        let issuer = unsafe { coll(of) }?.proxy()?.issuer();
+        let transfer = Transfer { context: 0, from, bytes, to, rank };
+        // SAFETY: NULL, or NCCL's place for it.
+        unsafe { put(issuer, &transfer, Some(raise), request) }
+    })
+}
+
+/// Issues a put, and writes its request.
+///
+/// # Safety
+/// - `request` is NULL, or valid for a write.
+#[inline]
+pub unsafe fn put(
+    issuer: Issuer<'_>,
+    transfer: &Transfer,
+    raise: Option<Raise>,
+    request: *mut Pointer,
+) -> Result<(), Fault> {
+    if request.is_null() {
+        return Err(Fault::Argument);
+    }
+    let made = issuer.put(transfer, raise)?;
+    // SAFETY: not NULL.
+    unsafe { write(request, named(made)) }
+}
+
+/// How a request stands, with progress for all.
+pub unsafe extern "C" fn test(of: Pointer, request: Pointer, done: *mut c_int) -> Rc {
+    call(|| {
+        // SAFETY: NULL, or an `int` of NCCL's.
+        unsafe { write(done, 0) }?;
+        // SAFETY: NULL, or of `connect` and not closed.
+        let has_ended = unsafe { coll(of) }?.proxy()?.test(number(request))?;
+        // SAFETY: not NULL.
+        unsafe { write(done, has_ended.into()) }
+    })
+}
+
+/// Makes progress, where no thread of the plugin does.
+pub unsafe extern "C" fn gin_progress(of: Pointer) -> Rc {
+    // SAFETY: NULL, or of `connect` and not closed.
+    call(|| match unsafe { coll(of) }? {
+        Coll::Hca(_) => Ok(()),
+        Coll::Proxy(coll) => coll.progress(),
+    })
+}
+
+/// Whether something of a context has failed. Releases of NCCL ask with a pointer of their own
+/// where their threads ask for operations: such a one has not failed.
+pub unsafe extern "C" fn query_last_error(of: Pointer, out: *mut bool) -> Rc {
+    call(|| {
+        let failed = match Context::is_one(of.addr()) {
+            false => false,
+            // SAFETY: it is one that was made, and not destroyed.
+            true => unsafe { context(of) }?.has_failed(),
+        };
         // SAFETY: NULL, or NCCL's place for it.
         unsafe { write(out, failed) }
     })

@@ -1,43 +1,32 @@
-//! GIN, born in v13: several contexts, and properties of v12.
+//! GIN, born in v13: several contexts, properties of v12, and gets. NCCL 2.30.7 takes this table for
+//! one of RMA where it finds no newer one.
 
-use super::gin_v11::{self, RECVS_MAX, context_made, count};
-use super::{call, write};
+use super::gin_v11::{RECVS_MAX, context, context_made, count, device_type, put};
+use super::{call, named, number, write};
 use crate::abi::gin::ConfigV13;
 use crate::abi::props::PropsV12;
 use crate::abi::table::Pointer;
-use crate::abi::{DeviceHandle, Logger, PTR_CUDA, PTR_HOST, Rc};
-use crate::gin::{self, DEVICE_TYPE, Table};
+use crate::abi::{DeviceHandle, PTR_CUDA, PTR_HOST, Rc};
 use crate::net::Fault;
+use crate::rma::{Raise, Transfer};
 use core::ffi::c_int;
 use crosstie::host::gin::{Config, Layout};
 
 /// `netDeviceVersion` from NCCL 2.30.3 on.
 pub const DEVICE_VERSION: c_int = 200;
 
-/// Opens the plugin for a communicator. Where NCCL takes this table for one of RMA, it gets none.
-pub unsafe extern "C" fn init(out: *mut Pointer, comm: u64, logger: Option<Logger>) -> Rc {
-    if gin::is_asked_for_rma() {
-        return Fault::Usage.code();
-    }
-    // SAFETY: this function's contract is that of the call.
-    unsafe { gin_v11::init(out, comm, logger) }
-}
-
-/// How many devices there are.
-pub unsafe extern "C" fn devices(out: *mut c_int) -> Rc {
-    // SAFETY: NULL, or an `int` of NCCL's.
-    call(|| unsafe { write(out, gin::device_count(Table::V13OrLater) as c_int) })
-}
-
 /// What a device is: that of the net tables, with memory of GPUs.
-pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV12) -> Rc {
+pub unsafe extern "C" fn get_properties<const TABLE: u8>(
+    number: c_int,
+    out: *mut PropsV12,
+) -> Rc {
     // SAFETY: this function's contract is that of the call.
     let rc = unsafe { super::v12::get_properties(number, out) };
     // SAFETY: NULL, or properties of NCCL's, which the call has written where it succeeded.
     if let (0, Some(props)) = (rc, unsafe { out.as_mut() }) {
         props.ptr_support = PTR_HOST | PTR_CUDA;
         props.max_recvs = RECVS_MAX;
-        props.net_device_type = DEVICE_TYPE;
+        props.net_device_type = device_type::<TABLE>();
         props.net_device_version = DEVICE_VERSION;
     }
     rc
@@ -67,5 +56,105 @@ pub unsafe extern "C" fn create_context(
         let config = config(with, Layout::Nccl30);
         // SAFETY: this function's contract is that of the call.
         unsafe { context_made(of, &config, DEVICE_VERSION, out, handle) }
+    })
+}
+
+/// Makes progress, where no thread of the plugin does.
+pub unsafe extern "C" fn gin_progress(of: Pointer) -> Rc {
+    // SAFETY: NULL, or of `create_context` and not destroyed.
+    call(|| unsafe { context(of) }?.progress())
+}
+
+/// Puts bytes.
+pub unsafe extern "C" fn iput(
+    of: Pointer,
+    context_number: c_int,
+    from_offset: u64,
+    from: Pointer,
+    bytes: usize,
+    to_offset: u64,
+    to: Pointer,
+    rank: u32,
+    request: *mut Pointer,
+) -> Rc {
+    let (from, to) = ((from_offset, number(from)), (to_offset, number(to)));
+    let transfer = Transfer { context: context_number, from, bytes, to, rank };
+    call(|| {
+        // SAFETY: NULL, or of `create_context` and not destroyed.
+        let issuer = unsafe { context(of) }?.proxy()?.issuer();
+        // SAFETY: NULL, or NCCL's place for it.
+        unsafe { put(issuer, &transfer, None, request) }
+    })
+}
+
+/// Puts bytes, and raises a signal behind them.
+pub unsafe extern "C" fn iput_signal(
+    of: Pointer,
+    context_number: c_int,
+    from_offset: u64,
+    from: Pointer,
+    bytes: usize,
+    to_offset: u64,
+    to: Pointer,
+    rank: u32,
+    signal_offset: u64,
+    signal: Pointer,
+    value: u64,
+    operation: u32,
+    request: *mut Pointer,
+) -> Rc {
+    let (from, to) = ((from_offset, number(from)), (to_offset, number(to)));
+    let transfer = Transfer { context: context_number, from, bytes, to, rank };
+    let raise = Raise { at: (signal_offset, number(signal)), value, operation };
+    call(|| {
+        // SAFETY: NULL, or of `create_context` and not destroyed.
+        let issuer = unsafe { context(of) }?.proxy()?.issuer();
+        // SAFETY: NULL, or NCCL's place for it.
+        unsafe { put(issuer, &transfer, Some(raise), request) }
+    })
+}
+
+/// Gets bytes: the remote side stands first.
+pub unsafe extern "C" fn iget(
+    of: Pointer,
+    context_number: c_int,
+    from_offset: u64,
+    from: Pointer,
+    bytes: usize,
+    to_offset: u64,
+    to: Pointer,
+    rank: u32,
+    request: *mut Pointer,
+) -> Rc {
+    let (from, to) = ((from_offset, number(from)), (to_offset, number(to)));
+    let transfer = Transfer { context: context_number, from, bytes, to, rank };
+    call(|| {
+        if request.is_null() {
+            return Err(Fault::Argument);
+        }
+        // SAFETY: NULL, or of `create_context` and not destroyed.
+        let made = unsafe { context(of) }?.proxy()?.issuer().get(&transfer)?;
+        // SAFETY: not NULL.
+        unsafe { write(request, named(made)) }
+    })
+}
+
+/// Waits for gets; whatever the memory, all of the context from that rank. NULL where there are
+/// none.
+pub unsafe extern "C" fn iflush(
+    of: Pointer,
+    context_number: c_int,
+    _memory: Pointer,
+    rank: u32,
+    request: *mut Pointer,
+) -> Rc {
+    call(|| {
+        if request.is_null() {
+            return Err(Fault::Argument);
+        }
+        // SAFETY: NULL, or of `create_context` and not destroyed.
+        let made = unsafe { context(of) }?.proxy()?.issuer().flush(context_number, rank)?;
+        // SAFETY: not NULL.
+        unsafe { write(request, named(made)) }
     })
 }

@@ -11,6 +11,8 @@
 pub mod gin_v11;
 pub mod gin_v13;
 pub mod gin_v14;
+pub mod rma_v14;
+pub mod rma_v15;
 pub mod tuner;
 pub mod v10;
 pub mod v11;

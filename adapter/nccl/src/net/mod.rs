@@ -26,7 +26,7 @@ mod tender;
 mod threads;
 mod unheard;
 
-pub use contexts::{Context, device, device_count};
+pub use contexts::{Context, device, device_count, patience};
 use crosstie::memory::Variables;
 pub use fault::Fault;
 

@@ -1,0 +1,223 @@
+//! What must fail does so at every rank, within the deadline, and leaves nothing behind.
+
+use super::memory::{Area, Kind};
+use super::table::{ADD, CUDA, HOST};
+use super::world::{
+    HOSTS, Layout, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child,
+    play, start, wait_until,
+};
+use std::ffi::c_int;
+
+/// A deadline that a test can wait for.
+const SOON: (&str, &str) = ("CROSSTIE_CONNECT_TIMEOUT_MS", "1500");
+
+fn soon(layout: Layout) -> [&'static [(&'static str, &'static str)]; 2] {
+    let _ = layout;
+    [&[SOON], &[SOON]]
+}
+
+/// Threads of the plugin that stand.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    let names = tasks.filter_map(name).map(|name| name.trim().to_string());
+    names.filter(|name| name.starts_with("crosstie")).collect()
+}
+
+/// A request that was refused, or that ends with an error.
+fn fails(rank: &Rank, request: Result<*mut std::ffi::c_void, c_int>) {
+    let Ok(request) = request else { return };
+    let mut ended = Ok(false);
+    wait_until("an error", || {
+        ended = rank.table.test(rank.coll, request);
+        ended != Ok(false)
+    });
+    assert!(ended.is_err(), "it must not end well");
+}
+
+/// Signals outside the memory or between its words, ranks and operations that do not exist, and
+/// transfers beyond the end.
+#[test]
+fn operations_out_of_range_are_refused() {
+    play("bad_input::operations_out_of_range_are_refused", &[11, 14], &[THREADS, HOSTS], |rank| {
+        let area = Area::new(Kind::Host, 4096, rank.own());
+        let name = rank.register(area.at(), area.number());
+        let none = (0, std::ptr::null_mut());
+        let by = (rank.coll, rank.context, 0);
+        let put = |ends, peer, raise| rank.table.put(by, ends, peer, raise);
+        for offset in [4, 4089, 4096, 1 << 40, u64::MAX - 7] {
+            for peer in 0..rank.ranks() as u32 {
+                let raised = put((none, 0, none), peer, Some(((offset, name), 1, ADD)));
+                assert!(raised.is_err(), "a signal at {offset}");
+            }
+        }
+        assert!(put((none, 0, none), 0, Some(((0, name), 1, 3))).is_err(), "an operation");
+        assert!(put((none, 0, none), 99, Some(((0, name), 1, ADD))).is_err(), "a rank");
+        assert!(put(((0, name), 4097, (0, name)), 0, None).is_err(), "too long");
+        assert!(put(((0, name), 8, (4090, name)), 0, None).is_err(), "beyond the end");
+        assert!(put(((u64::MAX, name), 8, (0, name)), 0, None).is_err(), "before the start");
+        let other = (0, (name as u64 + 1) as *mut _);
+        assert!(put((other, 8, (0, name)), 0, None).is_err(), "no such memory");
+        let by = (rank.coll, rank.context, 77);
+        let raised = Some(((0, name), 1, ADD));
+        let beyond = rank.table.put(by, (none, 0, none), 0, raised);
+        assert_eq!(beyond.is_err(), rank.table.has_gets(), "a context");
+        // and all goes on
+        let request = rank.put(0, ((0, name), 8, (8, name)), rank.own());
+        rank.wait(request);
+        rank.meet();
+    });
+}
+
+/// Memory that one rank cannot register is refused at all; the next is registered.
+#[test]
+fn memory_that_one_rank_cannot_register_is_refused_by_all() {
+    play(
+        "bad_input::memory_that_one_rank_cannot_register_is_refused_by_all",
+        &[11, 14],
+        &[THREADS, TCP, HOSTS],
+        |rank| {
+            let area = Area::new(Kind::Host, 4096, rank.own());
+            // memory of the host as a GPU's, memory of another kind, and none
+            for (at, kind) in [(area.at(), CUDA), (area.at(), 9), ((area.start, 0), HOST)] {
+                let (at, kind) = if rank.own() == 1 { (at, kind) } else { (area.at(), HOST) };
+                assert!(rank.table.register(rank.coll, at, kind).is_err());
+                rank.meet();
+            }
+            let name = rank.register(area.at(), HOST);
+            let request = rank.signal((rank.own() + 1) % rank.ranks(), ((0, name), 1, ADD));
+            rank.wait(request);
+            wait_until("a signal", || area.word(0) == 1);
+        },
+    );
+}
+
+/// The ranks wait for one that has a handle and does not connect.
+#[test]
+fn rank_that_does_not_connect_is_an_error_of_the_others() {
+    const TEST: &str = "bad_input::rank_that_does_not_connect_is_an_error_of_the_others";
+    if is_child() {
+        return each_rank(|place| {
+            if place.rank == 1 {
+                let (table, init, listener, _) = acquainted(place);
+                super::world::gather(place, "over", &[]);
+                assert_eq!(table.close_listen(listener), 0);
+                assert_eq!(table.finalize(init), 0);
+            } else {
+                assert!(Rank::open(place).is_err());
+                super::world::gather(place, "over", &[]);
+            }
+            wait_until("the end of the plugin's threads", || threads().is_empty());
+        });
+    }
+    for (version, layout) in [(11, PROCESSES), (14, TCP), (15, HOSTS)] {
+        all_succeed(TEST, start(TEST, version, &layout, &soon(layout)));
+    }
+}
+
+/// A process that ends while the others wait for it, connecting or registering.
+#[test]
+fn rank_that_vanishes_is_an_error_of_the_others() {
+    const TEST: &str = "bad_input::rank_that_vanishes_is_an_error_of_the_others";
+    const WHEN: &str = "RMA_VANISHES";
+    if is_child() {
+        return each_rank(|place| match std::env::var(WHEN).as_deref() {
+            Ok("connect") if place.rank == 1 => {
+                acquainted(place);
+                std::process::abort();
+            }
+            Ok("connect") => assert!(Rank::open(place).is_err()),
+            _ => {
+                let mut rank = Rank::open(place).expect("the ranks come together");
+                let area = Area::new(Kind::Host, 4096, place.rank);
+                let name = rank.register(area.at(), HOST);
+                rank.meet();
+                if place.rank == 1 {
+                    std::process::abort();
+                }
+                assert!(rank.table.register(rank.coll, area.at(), HOST).is_err());
+                let none = (0, std::ptr::null_mut());
+                let raise = Some(((0, name), 1, ADD));
+                let by = (rank.coll, rank.context, 0);
+                fails(&rank, rank.table.put(by, (none, 0, none), 1, raise));
+                assert!(rank.table.has_failed(rank.context) || !rank.table.has_gets());
+                rank.end(&[name]);
+                wait_until("the end of the plugin's threads", || threads().is_empty());
+            }
+        });
+    }
+    for when in ["connect", "register"] {
+        for (version, layout) in [(11, PROCESSES), (14, TCP)] {
+            let more: &[(&str, &str)] = &[SOON, (WHEN, when)];
+            let mut children = start(TEST, version, &layout, &[more, more]);
+            let gone = children.remove(1).wait_with_output().unwrap();
+            assert!(!gone.status.success());
+            all_succeed(&format!("{TEST}, {when}"), children);
+        }
+    }
+}
+
+/// A window that one rank does not register is an error of the others, and of that rank when it
+/// goes on.
+#[test]
+fn window_that_one_rank_does_not_register_is_an_error_of_all() {
+    const TEST: &str = "bad_input::window_that_one_rank_does_not_register_is_an_error_of_all";
+    if is_child() {
+        return each_rank(|place| {
+            let mut rank = Rank::open(place).expect("the ranks come together");
+            let area = Area::new(Kind::Host, 4096, place.rank);
+            let name = rank.register(area.at(), HOST);
+            if place.rank != 1 {
+                assert!(rank.table.register(rank.coll, area.at(), HOST).is_err());
+            }
+            rank.meet();
+            let none = (0, std::ptr::null_mut());
+            let by = (rank.coll, rank.context, 0);
+            let raise = || Some(((0, name), 1, ADD));
+            // until it has heard that the others have given up
+            wait_until("an error", || {
+                let Ok(request) = rank.table.put(by, (none, 0, none), 0, raise()) else {
+                    return true;
+                };
+                let mut ended = Ok(false);
+                wait_until("an end", || {
+                    ended = rank.table.test(rank.coll, request);
+                    ended != Ok(false)
+                });
+                ended.is_err()
+            });
+            rank.end(&[name]);
+            wait_until("the end of the plugin's threads", || threads().is_empty());
+        });
+    }
+    for (version, layout) in [(11, PROCESSES), (14, TCP), (15, PROCESSES)] {
+        all_succeed(TEST, start(TEST, version, &layout, &soon(layout)));
+    }
+}
+
+/// Ranks of which one has the software HCA: each gets a handle that is of another kind.
+#[test]
+fn ranks_of_different_kinds_do_not_come_together() {
+    const TEST: &str = "bad_input::ranks_of_different_kinds_do_not_come_together";
+    if is_child() {
+        return each_rank(|place| {
+            let table = super::table::Table::of(11);
+            let init = table.init(None).expect("init");
+            assert!(table.devices() > 0);
+            let mut handle = [0; 128];
+            let listener = table.listen(init, &mut handle).expect("a listener");
+            let handles = super::world::gather(place, "handle", &handle);
+            let mut handles: Vec<[u8; 128]> =
+                handles.into_iter().map(|handle| handle.try_into().unwrap()).collect();
+            super::cuda_support::steps::on(0);
+            assert!(table.connect(&mut handles, place.rank, listener).is_err());
+            assert_eq!(table.close_listen(listener), 0);
+            assert_eq!(table.finalize(init), 0);
+            wait_until("the end of the plugin's threads", || threads().is_empty());
+        });
+    }
+    let hca: &[(&str, &str)] = &[SOON, ("CROSSTIE_GIN", "1")];
+    for more in [[hca, &[SOON]], [&[SOON], hca]] {
+        all_succeed(TEST, start(TEST, 11, &PROCESSES, &more));
+    }
+}

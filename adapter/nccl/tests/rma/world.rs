@@ -1,0 +1,310 @@
+//! Ranks: processes that play hosts, and threads in them.
+
+use super::cuda_support::library_path;
+use super::table::{End, Raise, Table};
+use crosstie_nccl::abi::Logger;
+use crosstie_nccl::abi::table::Pointer;
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+const HOST_NUMBER: &str = "RMA_HOST";
+const LAYOUT: &str = "RMA_LAYOUT";
+const VERSION: &str = "RMA_VERSION";
+const FOLDER: &str = "RMA_FOLDER";
+/// What must come, comes within this.
+pub const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// How ranks are spread, and how they reach each other.
+#[derive(Copy, Clone)]
+pub struct Layout {
+    pub name: &'static str,
+    pub hosts: usize,
+    /// Ranks of each host, as threads of one process.
+    pub each: usize,
+    pub variables: &'static [(&'static str, &'static str)],
+    /// Whether each process says that it is a host of its own.
+    pub apart: bool,
+}
+
+const LO: (&str, &str) = ("CROSSTIE_SOCKET_IFNAME", "lo");
+/// Threads of one process, over shared memory.
+pub const THREADS: Layout = Layout {
+    name: "threads",
+    hosts: 1,
+    each: 3,
+    variables: &[LO, ("CROSSTIE_RAILS", "shm")],
+    apart: false,
+};
+/// Processes of one host, over shared memory.
+pub const PROCESSES: Layout = Layout {
+    name: "processes",
+    hosts: 2,
+    each: 1,
+    variables: &[LO, ("CROSSTIE_RAILS", "shm")],
+    apart: false,
+};
+/// The same over TCP.
+pub const TCP: Layout =
+    Layout { name: "tcp", variables: &[LO, ("CROSSTIE_RAILS", "tcp")], ..PROCESSES };
+/// Two hosts of two ranks each, with both.
+pub const HOSTS: Layout =
+    Layout { name: "hosts", hosts: 2, each: 2, variables: &[LO], apart: true };
+
+impl Layout {
+    pub fn ranks(&self) -> usize {
+        self.hosts * self.each
+    }
+}
+
+pub fn is_child() -> bool {
+    std::env::var_os(HOST_NUMBER).is_some()
+}
+
+fn number(name: &str) -> usize {
+    std::env::var(name).unwrap().parse().unwrap()
+}
+
+/// Starts a test of this program anew, as the processes of a layout; `more` has the variables of
+/// each host beside the layout's.
+pub fn start(
+    test: &str,
+    version: usize,
+    layout: &Layout,
+    more: &[&[(&str, &str)]],
+) -> Vec<Child> {
+    let program = std::env::current_exe().unwrap();
+    let name = format!("{test}-{version}-{}", layout.name);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rma").join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let child = |host: usize| {
+        let apart = layout.apart.then(|| ("CROSSTIE_NODE_ID", (host + 71).to_string()));
+        Command::new(&program)
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env("LD_LIBRARY_PATH", library_path())
+            .env("CROSSTIE_GIN", "proxy")
+            .env(HOST_NUMBER, host.to_string())
+            .env(LAYOUT, format!("{} {}", layout.hosts, layout.each))
+            .env(VERSION, version.to_string())
+            .env(FOLDER, &folder)
+            .envs(layout.variables.iter().copied())
+            .envs(apart)
+            .envs(more.get(host).into_iter().flat_map(|more| more.iter().copied()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    (0..layout.hosts).map(child).collect()
+}
+
+pub fn all_succeed(what: &str, children: Vec<Child>) {
+    for (host, child) in children.into_iter().enumerate() {
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+        assert!(status.success(), "{what}, host {host}: {status}\n{text}");
+        assert!(text.contains("1 passed"), "{what} is no test\n{text}");
+    }
+}
+
+/// Plays a story on all ranks, with each table and layout.
+pub fn play(test: &str, versions: &[usize], layouts: &[Layout], story: fn(&mut Rank)) {
+    if is_child() {
+        return each_rank(|place| {
+            let mut rank = Rank::open(place).expect("the ranks come together");
+            story(&mut rank);
+            rank.close();
+        });
+    }
+    for version in versions {
+        for layout in layouts {
+            let what = format!("{test} with v{version}, {}", layout.name);
+            let start_at = Instant::now();
+            all_succeed(&what, start(test, *version, layout, &[]));
+            println!("{what}: {} ms", start_at.elapsed().as_millis());
+        }
+    }
+}
+
+/// Where a rank is.
+#[derive(Copy, Clone, Debug)]
+pub struct Place {
+    pub host: usize,
+    pub rank: usize,
+    pub ranks: usize,
+}
+
+/// Runs what each rank of this process does, in a thread of its own.
+pub fn each_rank(story: impl Fn(Place) + Sync) {
+    let layout = std::env::var(LAYOUT).unwrap();
+    let (hosts, each) = layout.split_once(' ').unwrap();
+    let (hosts, each): (usize, usize) = (hosts.parse().unwrap(), each.parse().unwrap());
+    let host = number(HOST_NUMBER);
+    std::thread::scope(|scope| {
+        for at in 0..each {
+            let place = Place { host, rank: host * each + at, ranks: hosts * each };
+            let story = &story;
+            scope.spawn(move || story(place));
+        }
+    });
+}
+
+pub fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
+    let until = Instant::now() + WATCHDOG;
+    while !has_come() {
+        assert!(Instant::now() < until, "{what} has not come");
+        std::thread::yield_now();
+    }
+}
+
+/// Gives bytes to all ranks, and takes theirs; of a round that has a name.
+pub fn gather(place: Place, round: &str, mine: &[u8]) -> Vec<Vec<u8>> {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let file = |rank: usize| folder.join(format!("{round}-{rank}"));
+    let part = folder.join(format!("{round}-{}-part", place.rank));
+    std::fs::write(&part, mine).unwrap();
+    std::fs::rename(part, file(place.rank)).unwrap();
+    let of = |rank: usize| {
+        wait_until("another rank's bytes", || {
+            let there = file(rank).exists();
+            if !there {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            there
+        });
+        std::fs::read(file(rank)).unwrap()
+    };
+    (0..place.ranks).map(of).collect()
+}
+
+/// A rank as NCCL is one.
+pub struct Rank {
+    pub table: Table,
+    pub place: Place,
+    pub init: Pointer,
+    pub coll: Pointer,
+    pub context: Pointer,
+    rounds: usize,
+}
+
+pub const CONTEXTS: c_int = 2;
+
+/// NCCL's logger, which the plugin calls with a format of one text.
+unsafe extern "C" fn log(
+    _level: c_int,
+    _subsystems: c_ulong,
+    _file: *const c_char,
+    _line: c_int,
+    _format: *const c_char,
+    text: *const c_char,
+) {
+    // SAFETY: a text that ends with a zero.
+    eprintln!("{}", unsafe { CStr::from_ptr(text) }.to_string_lossy());
+}
+
+fn logger() -> Option<Logger> {
+    let log = log as *const c_void;
+    // SAFETY: with Linux's calling conventions of x86-64 and aarch64, pointers are passed alike
+    // whether or not a function takes any number of them.
+    Some(unsafe { std::mem::transmute::<*const c_void, Logger>(log) })
+}
+
+/// Listens, and gathers the handles of all.
+pub fn acquainted(place: Place) -> (Table, Pointer, Pointer, Vec<[u8; 128]>) {
+    let table = Table::of(number(VERSION));
+    // NCCL opens the plugin twice for a communicator
+    let first = table.init(logger()).expect("init");
+    assert!(table.devices() > 0, "no devices");
+    assert_eq!(table.properties(0), (2, 1), "a proxy's device, of one receive");
+    let init = table.init(logger()).expect("init");
+    assert_eq!(table.finalize(first), 0);
+    let mut handle = [0; 128];
+    let listener = table.listen(init, &mut handle).expect("a listener");
+    assert!(!listener.is_null());
+    let handles = gather(place, "handle", &handle);
+    let handles = handles.into_iter().map(|handle| handle.try_into().unwrap()).collect();
+    (table, init, listener, handles)
+}
+
+impl Rank {
+    /// Connects as NCCL does.
+    pub fn open(place: Place) -> Result<Rank, c_int> {
+        let (table, init, listener, mut handles) = acquainted(place);
+        let connected = table.connect(&mut handles, place.rank, listener);
+        assert_eq!(table.close_listen(listener), 0);
+        let coll = connected.inspect_err(|_| assert_eq!(table.finalize(init), 0))?;
+        let context = table.contexts(coll, CONTEXTS)?;
+        Ok(Rank { table, place, init, coll, context, rounds: 0 })
+    }
+
+    pub fn own(&self) -> usize {
+        self.place.rank
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.place.ranks
+    }
+
+    /// All ranks come here.
+    pub fn meet(&mut self) {
+        self.rounds += 1;
+        gather(self.place, &format!("round-{}", self.rounds), &[]);
+    }
+
+    pub fn register(&self, at: (u64, usize), kind: c_int) -> Pointer {
+        let memory = self.table.register(self.coll, at, kind).expect("a registration");
+        assert!(!memory.is_null() && (memory as u64) < 1 << 63);
+        memory
+    }
+
+    pub fn put(&self, number: c_int, ends: (End, usize, End), rank: usize) -> Pointer {
+        self.put_signal(number, ends, rank, None)
+    }
+
+    pub fn put_signal(
+        &self,
+        number: c_int,
+        ends: (End, usize, End),
+        rank: usize,
+        raise: Option<Raise>,
+    ) -> Pointer {
+        let number = if self.table.has_gets() { number } else { 0 };
+        let by = (self.coll, self.context, number);
+        let request = self.table.put(by, ends, rank as u32, raise).expect("a put");
+        assert!(!request.is_null(), "a put has a request");
+        request
+    }
+
+    /// A signal and nothing else.
+    pub fn signal(&self, rank: usize, raise: Raise) -> Pointer {
+        let nothing = (0, null_mut());
+        self.put_signal(0, (nothing, 0, nothing), rank, Some(raise))
+    }
+
+    /// Waits for a request by tests alone.
+    pub fn wait(&self, request: Pointer) {
+        wait_until("the end of a request", || {
+            self.table.test(self.coll, request).expect("a test")
+        });
+    }
+
+    pub fn close(mut self) {
+        self.meet();
+        assert!(!self.table.has_failed(self.context));
+        self.end(&[]);
+    }
+
+    /// Ends in NCCL's order.
+    pub fn end(&mut self, memories: &[Pointer]) {
+        let table = self.table;
+        assert_eq!(table.destroy(self.context), 0);
+        for memory in memories {
+            assert_eq!(table.deregister(self.coll, *memory), 0);
+        }
+        assert_eq!(table.close(self.coll), 0);
+        assert_eq!(table.finalize(self.init), 0);
+    }
+}
