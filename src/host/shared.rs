@@ -295,7 +295,8 @@ impl Shared {
     ) -> Result<Handle, RegisterError> {
         let gpus = self.gpus.as_ref().ok_or(RegisterError::Kind)?;
         // SAFETY: the caller's promise is the same.
-        let (region, key, segments) = unsafe { gpu::register(gpus, address, length, may_be_private) }?;
+        let (region, key, segments) =
+            unsafe { gpu::register(gpus, address, length, may_be_private) }?;
         let mut keys = [RailKey(0); RAILS_MAX];
         keys[0] = key;
         let unregister = || {

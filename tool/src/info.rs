@@ -151,10 +151,7 @@ fn gpu() -> Section {
             ("on, by NCCL's proxy, in the NCCL plugin".into(), "on, in the NCCL plugin".into())
         }
         (Ok(_), Some(why)) => (format!("off: {why}"), "off: as GIN".into()),
-        (Ok(_), None) => (
-            "on, in the NCCL plugin, for ranks of one host".into(),
-            "on, in the NCCL plugin".into(),
-        ),
+        (Ok(_), None) => ("on, in the NCCL plugin".into(), "on, in the NCCL plugin".into()),
     };
     let gpus = driver.as_ref().map(|library| visible(library));
     let mut lines = vec![

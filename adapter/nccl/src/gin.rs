@@ -18,6 +18,7 @@ use crosstie::host::gin::{self, Comm, Config, Engine, GinError};
 use crosstie::host::settings;
 use crosstie::memory::Variables;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// `NCCL_NET_DEVICE_GIN_GDAKI`: device code writes mlx5's queue entries.
 pub const DEVICE_TYPE: c_int = 3;
@@ -71,18 +72,21 @@ pub fn refusal(table: Table, wish: Option<bool>, version: Option<i32>) -> Option
     if is_other && wish != Some(false) {
         return Some("NCCL 2.30 expects other structures than this table has".into());
     }
-    match (gin::refusal(wish), wish) {
-        (Some(why), _) => Some(why.into()),
-        (None, None) => launcher::several_hosts(Variables::of_process()),
-        (None, Some(_)) => None,
-    }
+    gin::refusal(wish).map(Into::into)
 }
 
 fn fault(what: &str, error: &GinError) -> Fault {
     log::warn(&format!("GIN {what}: {error}"));
     match error {
-        GinError::Driver(_) | GinError::Cuda(_) | GinError::System(_) => Fault::System,
-        GinError::Group(_) | GinError::Rank(_) => Fault::Remote,
+        GinError::Driver(_)
+        | GinError::Cuda(_)
+        | GinError::System(_)
+        | GinError::Endpoint(_)
+        | GinError::Register(_)
+        | GinError::Window(_) => Fault::System,
+        GinError::Group(_) | GinError::Rank(_) | GinError::Hosts(_) | GinError::Late(_) => {
+            Fault::Remote
+        }
         GinError::NotExportable(_)
         | GinError::Argument(_)
         | GinError::Key(_)
@@ -93,18 +97,20 @@ fn fault(what: &str, error: &GinError) -> Fault {
 
 /// Opens a listener; its handle is [`HANDLE_BYTES`] long.
 pub fn listen() -> Result<Listener, Fault> {
-    let made = gin::listen(&settings::environment());
+    let is_one_host = launcher::one_host(Variables::of_process()).is_some();
+    let made = gin::listen(&settings::environment(), is_one_host);
     made.map_err(|error| fault("listen", &error))
 }
 
-/// Brings the ranks together by the first one's handle.
+/// Brings the ranks together by their handles.
 pub fn connect(
     listener: &Listener,
-    first: &[u8; HANDLE_BYTES],
+    handles: &[[u8; HANDLE_BYTES]],
     rank: usize,
-    ranks: usize,
 ) -> Result<Box<Coll>, Fault> {
-    let made = Comm::connect(listener, first, rank, ranks);
+    let timeout = settings::environment().connect_timeout;
+    let timeout = timeout.map(|timeout| Duration::from_nanos(timeout.0));
+    let made = Comm::connect(listener, handles, rank, timeout);
     let comm = Arc::new(made.map_err(|error| fault("connect", &error))?);
     let mut engine = ENGINE.get().lock().unwrap_or_else(PoisonError::into_inner);
     if engine.is_none() {

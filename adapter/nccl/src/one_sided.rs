@@ -141,9 +141,9 @@ fn say(table: Table, chosen: &Result<Kind, String>) {
     static REFUSED: [Once; 2] = [const { Once::new() }; 2];
     let (name, at) = if table == Table::Rma { ("RMA", 0) } else { ("GIN", 1) };
     match chosen {
-        Ok(Kind::Hca) => log::info(
-            "GIN: software HCA, no NIC needed; one thread executes what kernels queue",
-        ),
+        Ok(Kind::Hca) => {
+            log::info("GIN: software HCA, no NIC needed; one thread executes what kernels queue")
+        }
         Ok(Kind::Proxy) => {
             log::info(&format!("{name}: NCCL's threads ask for operations, which go over rails"))
         }
@@ -208,10 +208,7 @@ impl Coll {
             return Err(Fault::Usage);
         }
         match listener {
-            Listener::Hca(listener) => {
-                let first = handles.first().ok_or(Fault::Argument)?;
-                Ok(Coll::Hca(*gin::connect(listener, first, rank, handles.len())?))
-            }
+            Listener::Hca(listener) => Ok(Coll::Hca(*gin::connect(listener, handles, rank)?)),
             Listener::Proxy(listener) => Ok(Coll::Proxy(rma::connect(listener, handles, rank)?)),
         }
     }

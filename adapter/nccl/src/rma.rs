@@ -229,16 +229,14 @@ impl Issuer<'_> {
                 Some(Signal { at: side(at), value })
             }
         };
-        let (target, sides) =
-            (self.target(put.context, put.rank)?, (side(put.from), side(put.to)));
+        let (target, sides) = (self.target(put.context, put.rank)?, (side(put.from), side(put.to)));
         let made = self.comm.put(target, put.bytes as u64, sides, signal);
         made.map_err(|error| fault("put", error))
     }
 
     /// Gets bytes; the request.
     pub fn get(&self, get: &Transfer) -> Result<u64, Fault> {
-        let (target, sides) =
-            (self.target(get.context, get.rank)?, (side(get.from), side(get.to)));
+        let (target, sides) = (self.target(get.context, get.rank)?, (side(get.from), side(get.to)));
         let made = self.comm.get(target, get.bytes as u64, sides);
         made.map_err(|error| fault("get", error))
     }

@@ -11,6 +11,7 @@ use crosstie_nccl::abi::Logger;
 use crosstie_nccl::abi::gin::{ConfigV13, ConfigV14};
 use crosstie_nccl::abi::table::Pointer;
 use crosstie_nccl::birth::{gin_v11, gin_v13, gin_v14};
+use crosstie_nccl::one_sided::{GIN_V11, GIN_V13, GIN_V14};
 use std::ffi::{CStr, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 #[path = "gin/copies.rs"]
 mod copies;
+#[path = "gin/hosts.rs"]
+mod hosts;
 #[path = "gin/self_puts.rs"]
 mod self_puts;
 
@@ -283,13 +286,19 @@ impl Rank {
         unsafe {
             assert_eq!(gin_v11::init(&mut init, 0, Some(logger)), 0);
             let rc = match version {
-                11 => gin_v11::devices(&mut devices),
-                _ => gin_v13::devices(&mut devices),
+                11 => gin_v11::devices::<GIN_V11>(&mut devices),
+                13 => gin_v11::devices::<GIN_V13>(&mut devices),
+                _ => gin_v11::devices::<GIN_V14>(&mut devices),
             };
             assert_eq!(rc, 0);
             assert!(devices > 0, "no GIN device");
             let to = handle.as_mut_ptr().cast();
-            assert_eq!(gin_v11::listen(init, 0, to, &mut listener), 0);
+            let rc = match version {
+                11 => gin_v11::listen::<GIN_V11>(init, 0, to, &mut listener),
+                13 => gin_v11::listen::<GIN_V13>(init, 0, to, &mut listener),
+                _ => gin_v11::listen::<GIN_V14>(init, 0, to, &mut listener),
+            };
+            assert_eq!(rc, 0);
         }
         let mut handles = exchange(rank, ranks, &handle);
         let mut pointers: Vec<Pointer> =
@@ -509,9 +518,16 @@ fn an_add_to_a_window_that_its_owner_gave_back_is_an_error() {
             2,
         ));
     }
+    window_given_back(|_, key, device| device.add(Address { key, offset: 8 }, 1));
+}
+
+/// The window of rank 1 goes, and then rank 0 asks for what `work` makes of its key and that of
+/// another window: an error of its queue alone.
+fn window_given_back(work: impl Fn(u32, u32, &Device) -> Work) {
     let rank = Rank::open();
     let device = &rank.device;
     let peer = 1 - device.rank;
+    let (_, own_key, own) = rank.window(4096);
     let (_, key, memory) = rank.window(4096);
     let (arrived, signal) = device.signal(0);
     let mut queue = device.queue(peer, false);
@@ -522,7 +538,7 @@ fn an_add_to_a_window_that_its_owner_gave_back_is_an_error() {
     queue.post(&device.add(signal, 1));
     wait_until("the peer", || arrived.load(Ordering::Acquire) == 1);
     if device.rank == 0 {
-        let index = queue.post(&device.add(Address { key, offset: 8 }, 1));
+        let index = queue.post(&work(own_key, key, device));
         wait_until("an error", || queue.poll(index) == Some(Err(0x13)));
         assert!(rank.has_failed());
         let mut other = device.queue(0, false);
@@ -535,8 +551,8 @@ fn an_add_to_a_window_that_its_owner_gave_back_is_an_error() {
         std::fs::write(&done, "").unwrap();
     }
     wait_until("the other rank", || done.exists());
-    let windows = [memory];
-    rank.close(if number(RANK) == 0 { &windows } else { &[] });
+    let windows = [own, memory];
+    rank.close(&windows[..2 - number(RANK)]);
 }
 
 #[test]
@@ -578,6 +594,10 @@ fn memory_without_a_handle_is_refused_by_all_ranks() {
     if !is_child() {
         return all_succeed(start("memory_without_a_handle_is_refused_by_all_ranks", 11, 2));
     }
+    memory_without_a_handle();
+}
+
+fn memory_without_a_handle() {
     let rank = Rank::open();
     let mut ordinary = vec![0u8; 4096];
     let (mut memory, mut handle) = (null_mut(), null_mut());
@@ -598,25 +618,32 @@ fn memory_without_a_handle_is_refused_by_all_ranks() {
 #[test]
 fn a_peer_that_ends_is_an_error_completion() {
     if is_child() {
-        let rank = Rank::open();
-        let (_, key, memory) = rank.window(4096);
-        if rank.device.rank == 1 {
-            std::process::abort();
-        }
-        let mut queue = rank.device.queue(1, false);
-        let mut failed = None;
-        wait_until("an error", || {
-            if queue.has_room() {
-                let remote = Address { key, offset: 0 };
-                let index = queue.post(&Work::Write { remote, local: whole(key, 0, 64) });
-                failed = Some(index);
-            }
-            failed.is_some_and(|index| matches!(queue.poll(index), Some(Err(_))))
-        });
-        assert!(rank.has_failed());
-        return rank.close(&[memory]);
+        return peer_that_ends();
     }
-    let mut children = start("a_peer_that_ends_is_an_error_completion", 11, 2);
+    all_but_the_second_succeed(start("a_peer_that_ends_is_an_error_completion", 11, 2));
+}
+
+fn peer_that_ends() {
+    let rank = Rank::open();
+    let (_, key, memory) = rank.window(4096);
+    if rank.device.rank == 1 {
+        std::process::abort();
+    }
+    let mut queue = rank.device.queue(1, false);
+    let mut failed = None;
+    wait_until("an error", || {
+        if queue.has_room() {
+            let remote = Address { key, offset: 0 };
+            let index = queue.post(&Work::Write { remote, local: whole(key, 0, 64) });
+            failed = Some(index);
+        }
+        failed.is_some_and(|index| matches!(queue.poll(index), Some(Err(_))))
+    });
+    assert!(rank.has_failed());
+    rank.close(&[memory]);
+}
+
+fn all_but_the_second_succeed(mut children: Vec<Child>) {
     let killed = children.remove(1).wait_with_output().unwrap();
     assert!(!killed.status.success());
     all_succeed(children);
@@ -643,7 +670,7 @@ fn without_a_driver_there_are_no_devices() {
     // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     unsafe {
         assert_eq!(gin_v11::init(&mut init, 0, None), 0);
-        assert_eq!(gin_v11::devices(&mut devices), 0);
+        assert_eq!(gin_v11::devices::<GIN_V11>(&mut devices), 0);
         assert_eq!(devices, 0);
         assert_eq!(gin_v11::finalize(init), 0);
         assert_eq!(gin_v11::finalize(null_mut()), 0);

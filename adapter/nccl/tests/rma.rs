@@ -3,10 +3,10 @@
 //! over TCP and between hosts, and over the test double of the CUDA driver. A test for each rule.
 #![allow(dead_code)] // of the shared parts
 
-#[path = "../../../tests/cuda_support/mod.rs"]
-mod cuda_support;
 #[path = "rma/bad_input.rs"]
 mod bad_input;
+#[path = "../../../tests/cuda_support/mod.rs"]
+mod cuda_support;
 #[path = "rma/memory.rs"]
 mod memory;
 #[path = "rma/table.rs"]
@@ -38,8 +38,7 @@ fn every_rank_to_every_rank(rank: &mut Rank, kinds: &[Kind]) {
         for to in kinds {
             let (source, target) =
                 (Area::new(*from, ranks * part, own), Area::new(*to, ranks * part, own));
-            let names =
-                [source, target].map(|area| rank.register(area.at(), area.number()));
+            let names = [source, target].map(|area| rank.register(area.at(), area.number()));
             for peer in 0..ranks {
                 source.write(peer * part, &pattern(own * ranks + peer, part));
             }
@@ -63,10 +62,8 @@ fn every_rank_to_every_rank(rank: &mut Rank, kinds: &[Kind]) {
                 signals.word(8 * (round as usize - 1)) == ranks as u64
             });
             for peer in 0..ranks {
-                let (all, expected) = (
-                    target.read(peer * part, part),
-                    pattern(peer * ranks + own, part),
-                );
+                let (all, expected) =
+                    (target.read(peer * part, part), pattern(peer * ranks + own, part));
                 let mut at = 0;
                 for bytes in SIZES {
                     let range = at..at + bytes;
@@ -84,12 +81,9 @@ fn every_rank_to_every_rank(rank: &mut Rank, kinds: &[Kind]) {
 
 #[test]
 fn bytes_of_the_host_are_there_when_their_signal_is_seen() {
-    play(
-        "bytes_of_the_host_are_there_when_their_signal_is_seen",
-        &ALL,
-        &LAYOUTS,
-        |rank| every_rank_to_every_rank(rank, &[Kind::Host]),
-    );
+    play("bytes_of_the_host_are_there_when_their_signal_is_seen", &ALL, &LAYOUTS, |rank| {
+        every_rank_to_every_rank(rank, &[Kind::Host])
+    });
 }
 
 #[test]
@@ -240,12 +234,7 @@ fn gets_and_flushes(rank: &mut Rank) {
 
 #[test]
 fn flush_ends_when_the_gets_before_it_are_there() {
-    play(
-        "flush_ends_when_the_gets_before_it_are_there",
-        &[13, 14, 15],
-        &LAYOUTS,
-        gets_and_flushes,
-    );
+    play("flush_ends_when_the_gets_before_it_are_there", &[13, 14, 15], &LAYOUTS, gets_and_flushes);
 }
 
 /// What NCCL takes for "all that NICs wrote before is visible".

@@ -6,11 +6,11 @@ extern crate std;
 use super::device::Rails;
 use super::mistyped::report_of;
 use super::options::Options;
+pub use super::values::GinWish;
 pub use super::values::Wrong;
 use super::values::{
     Reader, cpus, gin_wish, interfaces, log_level, node_id, rails, required, users,
 };
-pub use super::values::GinWish;
 use crate::base::units::{Bytes, Span};
 use crate::connect::{SHM_DIR_BYTES_MAX, STREAMS_MAX, Users};
 use crate::host::error::OpenError;

@@ -65,12 +65,13 @@ pub struct Adds {
     own: usize,
     /// The own file, which may be written.
     outbox: SharedMapping,
-    /// The files of the other ranks.
+    /// The files of the other ranks of this host.
     files: Vec<Option<ViewMapping>>,
     asked: Vec<Asked>,
     /// How many requests of each rank were taken.
     taken: Vec<u64>,
-    /// Ranks whose counts made no sense, and which are not listened to any more.
+    /// Ranks that are not listened to: those of other hosts, those that have ended, and those whose
+    /// counts made no sense.
     deaf: Vec<bool>,
     /// How many rounds have ended.
     rounds: u64,
@@ -84,15 +85,18 @@ impl Adds {
         let outbox = Outbox::new(ranks);
         let descriptors: Vec<_> = outbox.iter().map(Outbox::fd).collect();
         let parts = group.gather(&[], &descriptors)?;
-        let missing = parts.iter().position(|part| part.descriptors.is_empty());
+        let is_near = |rank: &usize| group.members().contains(rank);
+        let is_missing = |rank: &usize| is_near(rank) && parts[*rank].descriptors.is_empty();
+        let missing = (0..ranks).find(is_missing);
         let outbox = outbox?;
         if let Some(rank) = missing {
             return Err(GinError::Rank(rank));
         }
-        let files = parts.into_iter().filter_map(|part| part.descriptors.into_iter().next());
         let mut mappings = Vec::new();
-        for (rank, fd) in files.enumerate() {
-            let view = (rank != own).then(|| ViewMapping::new(fd, bytes(ranks), bytes(ranks)));
+        for (rank, part) in parts.into_iter().enumerate() {
+            // ranks of other hosts give none
+            let fd = part.descriptors.into_iter().next().filter(|_| rank != own);
+            let view = fd.map(|fd| ViewMapping::new(fd, bytes(ranks), bytes(ranks)));
             mappings.push(view.transpose()?);
         }
         Ok(Adds {
@@ -101,7 +105,7 @@ impl Adds {
             files: mappings,
             asked: (0..ranks).map(|_| Asked::default()).collect(),
             taken: vec![0; ranks],
-            deaf: vec![false; ranks],
+            deaf: (0..ranks).map(|rank| !is_near(&rank)).collect(),
             rounds: 0,
             adder: Adder::new(gpu)?,
         })
@@ -206,9 +210,12 @@ impl Adds {
     }
 
     fn take(&mut self, rank: usize, find: &impl Fn(&Request) -> Result<u64, Syndrome>) -> bool {
+        if self.deaf[rank] {
+            return false;
+        }
         let asked = self.block(rank, self.own).asked();
         let first = self.taken[rank];
-        if self.deaf[rank] || asked == first {
+        if asked == first {
             return false;
         }
         if asked < first || asked - first > SLOTS {

@@ -1,26 +1,27 @@
-//! The ranks of one communicator on this host, and the memory that they registered.
+//! The ranks of one communicator, and what they do together.
 
 extern crate std;
 
 use super::adds::Adds;
 use super::clock::{NAP, Times};
 use super::context::{Config, Context};
-use super::flow::{Flow, Posted};
+use super::flow::Flow;
+use super::hosts::{Far, Hosts};
 use super::leaked::Leaked;
 use super::loopback::DETOUR_BYTES;
-use super::road::Pending;
+use super::report::Told;
+use super::state::{Reach, Region, State, end};
 use super::{GinError, report};
 use crate::connect::group::{Group, HANDLE_BYTES, Listener, Lives, Part};
+use crate::fabric::MemoryKind;
 use crate::hca::completion::Syndrome;
-use crate::hca::entry::Address;
-use crate::hca::executor::{Action, Local, Operation, Step};
-use crate::hca::keys::{Keys, Kind, Place, Slot};
+use crate::hca::keys::{Keys, Kind, Slot};
 use crate::hca::layout::WindowHandle;
-use crate::hca::outbox::Request;
 use crate::host::log::event::tell;
 use crate::host::log::gin::{GinEvent, ReportHead};
-use crate::memory::SharedMapping;
-use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, Pinned, vmm};
+use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, vmm};
+use crate::transport::RequestError;
+use crate::window::group::Flushed;
 use std::format;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::String;
@@ -36,47 +37,6 @@ const REGIONS_MAX: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long an end waits for copies under way.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// Most entries that a pass takes of one queue, so that others have their turn.
-const PASS_ENTRIES: usize = 128;
-
-/// How a region is reached from here.
-#[derive(Debug)]
-pub enum Reach {
-    /// Device memory: where each rank's part lies, and that rank's key for it.
-    Device(Vec<(u64, u32)>),
-    /// Words of shared host memory, one table for each rank; `None`: only the own rank has it.
-    Words(Vec<Option<SharedMapping>>),
-    /// Nowhere.
-    Sink,
-}
-
-/// A region and what keeps it.
-#[derive(Debug)]
-pub struct Region {
-    /// How it is reached.
-    pub reach: Reach,
-    /// Mappings of other ranks' memory.
-    pub imports: Vec<Import>,
-    /// The structures that the GPU was given.
-    pub blocks: Vec<DeviceBlock>,
-    /// Registrations of host memory, dropped before the memory (`reach`).
-    pub pinned: Option<Pinned>,
-}
-
-/// The state that the engine and the calls of the user share.
-#[derive(Debug)]
-pub struct State {
-    /// Dropped before the memory that they use.
-    flow: Flow,
-    adds: Adds,
-    keys: Keys<'static>,
-    regions: Vec<Option<Region>>,
-    contexts: Vec<Context>,
-    lost: Vec<bool>,
-    own: usize,
-    _slots: Leaked<Slot>,
-    _bytes: Leaked<u64>,
-}
 
 /// One communicator.
 #[derive(Debug)]
@@ -87,6 +47,9 @@ pub struct Comm {
     state: Mutex<State>,
     /// Calls of the user that wait for the state: the engine then leaves it alone.
     waiting: AtomicU32,
+    /// Whether each rank is of this host.
+    near: Vec<bool>,
+    patience: Duration,
     rank: usize,
     ranks: usize,
     next: AtomicU64,
@@ -102,21 +65,23 @@ pub struct Window {
 }
 
 impl Comm {
-    /// Brings the ranks together, on the GPU of the calling thread.
+    /// Brings the ranks together by their handles, on the GPU of the calling thread. `timeout`:
+    /// how long ranks wait for each other, here and in each collective call; `None`: [`PATIENCE`].
     ///
     /// *Errors*: [`GinError`]. *Cost*: blocks until all ranks have come.
     pub fn connect(
         listener: &Listener,
-        first: &[u8; HANDLE_BYTES],
+        handles: &[[u8; HANDLE_BYTES]],
         rank: usize,
-        ranks: usize,
+        timeout: Option<Duration>,
     ) -> Result<Comm, GinError> {
-        if ranks == 0 || rank >= ranks {
+        let (ranks, patience) = (handles.len(), timeout.unwrap_or(PATIENCE));
+        if rank >= ranks {
             return Err(GinError::Argument("the rank"));
         }
         let library = Library::load().map_err(GinError::Driver)?;
         let gpu = Arc::new(Gpu::of_thread(library)?);
-        let mut group = Group::form(listener, first, rank, ranks, PATIENCE)?;
+        let mut group = Group::form(listener, handles, rank, patience)?;
         let detour = detour(&gpu, &mut group)?;
         let adds = Adds::new(&gpu, &mut group)?;
         // SAFETY: the owners are the last fields of the state, behind the keys that borrow.
@@ -129,6 +94,7 @@ impl Comm {
             contexts: Vec::new(),
             flow: Flow::new(&gpu, ranks, rank, detour)?,
             adds,
+            hosts: Hosts::open(&mut group, REGIONS_MAX, patience)?,
             lost: vec![false; ranks],
             own: rank,
             _slots: slots,
@@ -137,6 +103,8 @@ impl Comm {
         Ok(Comm {
             gpu,
             lives: group.lives().clone(),
+            near: (0..ranks).map(|rank| group.members().contains(&rank)).collect(),
+            patience,
             group: Mutex::new(group),
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
@@ -163,8 +131,8 @@ impl Comm {
         state
     }
 
-    /// Gives a record to all ranks, and gets theirs. A rank that could not do its part says so, and
-    /// then the call fails at all ranks alike.
+    /// Gives a record to all ranks, and gets theirs; descriptors go to those of this host. A rank
+    /// that could not do its part says so, and then the call fails at all ranks alike.
     pub fn agree(
         &self,
         part: Result<(&[u64], &[BorrowedFd<'_>]), GinError>,
@@ -185,7 +153,8 @@ impl Comm {
                 return Err(GinError::Rank(rank));
             }
             part.bytes.remove(0);
-            if part.descriptors.len() != descriptors.len() {
+            let expected = if self.near[rank] { descriptors.len() } else { 0 };
+            if part.descriptors.len() != expected {
                 return Err(GinError::Rank(rank));
             }
         }
@@ -198,32 +167,117 @@ impl Comm {
     pub fn register(&self, address: u64, bytes: usize) -> Result<Window, GinError> {
         let entered = self.gpu.enter()?;
         let export = Export::of(&entered, address, bytes).map_err(GinError::NotExportable);
-        let parts = match export {
-            Ok(export) => {
+        let kind = MemoryKind::Cuda(self.gpu.device() as u32);
+        // SAFETY: the user's memory stands until `deregister`.
+        let shown =
+            export.and_then(|export| Ok((export, unsafe { self.show(address, bytes, kind) }?)));
+        let parts = match &shown {
+            Ok((export, _)) => {
                 let words = [bytes as u64, export.bytes as u64, export.offset as u64];
                 self.agree(Ok((&words, &[export.descriptor.as_fd()])))
             }
-            Err(error) => self.agree(Err(error)),
-        }?;
-        let made = self.import(&parts, address).and_then(|(region, addresses, sizes)| {
-            Ok((region, addresses, self.add(Kind::Window, &sizes)?))
+            Err(_) => self.agree(Err(GinError::Rank(self.rank))),
+        };
+        let (_, far) = shown?;
+        let parts = parts.inspect_err(|_| {
+            self.hide(far);
+        })?;
+        let mut region = Region { far, ..Region::SINK };
+        let made = self.meet(far.as_ref()).and_then(|()| {
+            let (imports, addresses, sizes) = self.import(&parts, address)?;
+            region.imports = imports;
+            Ok((addresses, self.add(Kind::Window, &sizes)?))
         });
-        let key = made.as_ref().map(|(_, _, key)| [u64::from(*key)]);
+        let key = made.as_ref().map(|(_, key)| [u64::from(*key)]);
         let part = key.as_ref().map(|key| (&key[..], &[][..]));
         let agreed = self.agree(part.map_err(|_| GinError::Rank(self.rank)));
-        let (mut region, addresses, key) = made?;
+        let (addresses, key) = made.inspect_err(|_| {
+            self.hide(far);
+        })?;
+        self.put(key, region);
         let keys = agreed.and_then(|parts| {
             let keys = parts.iter().map(|part| words(part).map(|[key]| key as u32));
             keys.collect::<Option<Vec<_>>>().ok_or(GinError::Rank(self.rank))
         });
         let keys = keys.inspect_err(|_| self.deregister(key))?;
-        region.reach = Reach::Device(addresses.into_iter().zip(keys).collect());
-        self.publish(region, key)
+        self.publish(Reach::Device(addresses.into_iter().zip(keys).collect()), key)
     }
 
-    /// Maps every other rank's part: a region that cannot be reached yet, where the parts lie, and
+    /// Gives ranks of other hosts, if there are any, memory of this rank: a window. They reach it
+    /// once [`Comm::meet`] has succeeded.
+    ///
+    /// # Safety
+    /// - the memory stands until [`Comm::hide`].
+    pub(super) unsafe fn show(
+        &self,
+        address: u64,
+        bytes: usize,
+        kind: MemoryKind,
+    ) -> Result<Option<Far>, GinError> {
+        let mut state = self.state();
+        let Some(hosts) = &mut state.hosts else { return Ok(None) };
+        // SAFETY: by this function's contract.
+        let mut far = unsafe { hosts.register(address, bytes, kind) }?;
+        // SAFETY: as above.
+        match unsafe { hosts.window(&mut far, address, bytes) } {
+            Ok(()) => Ok(Some(far)),
+            Err(error) => {
+                drop(state);
+                self.hide(Some(far));
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets queues send out of host memory of this rank to other hosts.
+    ///
+    /// # Safety
+    /// - as [`Comm::show`].
+    pub(super) unsafe fn lend(&self, address: u64, bytes: usize) -> Result<Option<Far>, GinError> {
+        let mut state = self.state();
+        // SAFETY: by this function's contract.
+        let lend = |hosts: &mut Hosts| unsafe { hosts.register(address, bytes, MemoryKind::Host) };
+        state.hosts.as_mut().map(lend).transpose()
+    }
+
+    /// Waits until all ranks have made their part of a window.
+    pub(super) fn meet(&self, far: Option<&Far>) -> Result<(), GinError> {
+        let until = Instant::now() + self.patience;
+        loop {
+            let mut state = self.state();
+            let (Some(hosts), Some(far)) = (&mut state.hosts, far) else { return Ok(()) };
+            match hosts.exchange_look(far)? {
+                Flushed::Done => return Ok(()),
+                Flushed::Waiting(rank) if Instant::now() >= until => {
+                    return Err(GinError::Late(rank));
+                }
+                Flushed::Waiting(_) => {}
+            }
+            drop(state);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes memory back from other hosts. Whether nothing touches it any more.
+    pub(super) fn hide(&self, far: Option<Far>) -> bool {
+        let Some(mut far) = far else { return true };
+        let until = Instant::now() + END_PATIENCE;
+        loop {
+            let is_gone = self.state().hosts.as_mut().is_none_or(|it| it.forget(&mut far));
+            if is_gone || Instant::now() >= until {
+                return is_gone;
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Maps the parts of the other ranks of this host: what keeps them, where all parts lie, and
     /// how long they are.
-    fn import(&self, parts: &[Part], own: u64) -> Result<(Region, Vec<u64>, Vec<u64>), GinError> {
+    fn import(
+        &self,
+        parts: &[Part],
+        own: u64,
+    ) -> Result<(Vec<Import>, Vec<u64>, Vec<u64>), GinError> {
         let (mut addresses, mut sizes, mut imports) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, part) in parts.iter().enumerate() {
             let [bytes, whole, offset] = words(part).ok_or(GinError::Rank(rank))?;
@@ -232,16 +286,19 @@ impl Comm {
                 addresses.push(own);
                 continue;
             }
-            let import = Import::new(&self.gpu, part.descriptors[0].as_fd(), whole as usize)?;
+            let Some(descriptor) = part.descriptors.first() else {
+                addresses.push(0); // of another host
+                continue;
+            };
+            let import = Import::new(&self.gpu, descriptor.as_fd(), whole as usize)?;
             addresses.push(import.start() + offset);
             imports.push(import);
         }
-        let region = Region { reach: Reach::Sink, imports, blocks: Vec::new(), pinned: None };
-        Ok((region, addresses, sizes))
+        Ok((imports, addresses, sizes))
     }
 
     /// Gives the GPU the handle of a window.
-    fn publish(&self, mut region: Region, key: u32) -> Result<Window, GinError> {
+    fn publish(&self, reach: Reach, key: u32) -> Result<Window, GinError> {
         let keys: Vec<u8> = (0..self.ranks).flat_map(|_| key.to_le_bytes()).collect();
         let given = DeviceBlock::of(&self.gpu, &keys).and_then(|keys| {
             let handle = WindowHandle::new(keys.start(), key);
@@ -249,8 +306,11 @@ impl Comm {
         });
         let [keys, handle] = given.inspect_err(|_| self.deregister(key))?;
         let window = Window { key, handle: handle.start() };
-        region.blocks = vec![keys, handle];
-        self.put(key, region);
+        let mut state = self.state();
+        let slot = state.keys.slot(key);
+        if let Some(region) = slot.and_then(|slot| state.regions[slot].as_mut()) {
+            (region.reach, region.blocks) = (reach, std::vec![keys, handle]);
+        }
         Ok(window)
     }
 
@@ -275,7 +335,9 @@ impl Comm {
             state.keys.deregister(key);
             state.regions[slot].take()
         };
-        if !self.wait_for_posted() {
+        let is_quiet = self.wait_for_posted();
+        let is_gone = self.hide(region.as_ref().and_then(|region| region.far));
+        if !(is_quiet && is_gone) {
             tell(&GinEvent::CopiesWait);
             core::mem::forget(region);
         }
@@ -284,9 +346,9 @@ impl Comm {
     /// Waits for what is under way now, not for what is posted later; whether that ended.
     fn wait_for_posted(&self) -> bool {
         let until = Instant::now() + END_PATIENCE;
-        let (mut posted, round) = self.state().posted();
+        let mut under_way = self.state().under_way();
         loop {
-            let ended = self.state().has_ended(&mut posted, round);
+            let ended = self.state().has_ended(&mut under_way);
             if ended || Instant::now() >= until {
                 return ended;
             }
@@ -311,9 +373,12 @@ impl Comm {
             at.map(|at| state.contexts.swap_remove(at))
         };
         let Some(context) = context else { return };
-        let keys = context.keys();
-        if !self.wait_for_posted() {
+        let (keys, far) = (context.keys(), context.far());
+        let is_quiet = self.wait_for_posted();
+        if !is_quiet {
             self.state().flow.forget(number);
+        }
+        if !(self.hide(far) && is_quiet) {
             core::mem::forget(context); // copies may still read its memory
         }
         keys.into_iter().for_each(|key| self.deregister(key));
@@ -333,12 +398,17 @@ impl Comm {
         state.flow.look_for_fault(&entered);
     }
 
-    /// Looks for ranks that have ended; their queues fail.
+    /// Looks for ranks that have ended, or are out of reach; their queues fail.
     pub fn look_for_ends(&self) {
         for rank in 0..self.ranks {
-            if !self.lives.has_ended(rank) {
-                continue;
-            }
+            let failure = match self.near[rank] {
+                true if !self.lives.has_ended(rank) => continue,
+                true => None,
+                false => match self.failure_of(rank) {
+                    None => continue,
+                    failure => failure,
+                },
+            };
             let mut state = self.state();
             if core::mem::replace(&mut state.lost[rank], true) {
                 continue;
@@ -350,14 +420,26 @@ impl Comm {
             for pending in state.adds.lose(rank) {
                 end(&mut state.contexts, &pending, Err(Syndrome::PeerLost));
             }
-            tell(&GinEvent::Ended { rank });
+            match failure {
+                None => tell(&GinEvent::Ended { rank }),
+                // it has closed its communicator before this rank
+                Some(RequestError::PeerClosed) => {}
+                Some(error) => tell(&GinEvent::Lost { rank, error }),
+            }
         }
+    }
+
+    fn failure_of(&self, rank: usize) -> Option<RequestError> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.hosts.as_ref()?.failure_of(rank)
     }
 
     /// Says once of each entry that it has stood for too long.
     pub fn look_for_stalls(&self, times: &Times) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |context| report::stalls(context, self.ranks, times);
+        let beyond = state.beyond();
+        let told = Told { beyond: &beyond, times: *times };
+        let of = |context: &mut Context| report::stalls(context.watched(), &told);
         let all: Vec<_> = state.contexts.iter_mut().flat_map(of).collect();
         drop(state);
         for sentence in all {
@@ -371,7 +453,9 @@ impl Comm {
         let lost: Vec<_> = (0..self.ranks).filter(|rank| state.lost[*rank]).collect();
         let head = ReportHead { rank: self.rank, ranks: self.ranks, ended: &lost };
         let head = format!("{head}\n");
-        let of = |context| report::lines(context, self.ranks, times);
+        let beyond = state.beyond();
+        let told = Told { beyond: &beyond, times: *times };
+        let of = |context: &mut Context| report::lines(context.number(), context.watched(), &told);
         state.contexts.iter_mut().map(of).fold(head, |text, more| text + &more)
     }
 
@@ -387,27 +471,22 @@ impl Comm {
     }
 }
 
-/// Every rank lends memory to the one before it, if that has another GPU; what the next one lends.
+/// Every rank lends memory to the one before it on its host, if that has another GPU; what the next
+/// one lends.
 /// Where memory cannot be had, copies within a GPU go through host memory.
 fn detour(gpu: &Arc<Gpu>, group: &mut Group) -> Result<Option<Import>, GinError> {
     let uuid = gpu.uuid()?;
     let lent = vmm::create_exported(&gpu.enter()?, DETOUR_BYTES).ok();
     let descriptors: Vec<_> = lent.iter().map(AsFd::as_fd).collect();
     let parts = group.gather(&uuid, &descriptors)?;
-    let next = &parts[(group.rank() + 1) % group.ranks()];
+    let members = group.members();
+    let own = members.iter().position(|rank| *rank == group.rank()).unwrap_or(0);
+    let next = &parts[members[(own + 1) % members.len()]];
     match next.descriptors.first() {
         Some(descriptor) if next.bytes != uuid => {
             Ok(Import::new(gpu, descriptor.as_fd(), DETOUR_BYTES).ok())
         }
         Some(_) | None => Ok(None),
-    }
-}
-
-/// Says what became of an operation, if its context still stands.
-fn end(contexts: &mut [Context], pending: &Pending, outcome: Result<(), Syndrome>) {
-    let of = |context: &&mut Context| context.number() == pending.context;
-    if let Some(context) = contexts.iter_mut().find(of) {
-        context.executor().complete(&pending.operation, outcome);
     }
 }
 
@@ -426,164 +505,4 @@ fn words<const N: usize>(part: &Part) -> Option<[u64; N]> {
 pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     // SAFETY: as long as the value, and every byte of it is written: padding is a named field.
     unsafe { core::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
-}
-
-impl State {
-    fn pass(&mut self, entered: &Entered<'_>, now_ns: u64) -> bool {
-        let mut busy = false;
-        self.flow.pass(entered, now_ns);
-        while let Some((pending, outcome)) = self.flow.ended().or_else(|| self.adds.ended()) {
-            busy = true;
-            end(&mut self.contexts, &pending, outcome);
-        }
-        let State { adds, keys, regions, own, .. } = self;
-        busy |= adds.serve(entered, |request| own_word(keys, regions, *own, request));
-        for at in 0..self.contexts.len() {
-            for lane in 0..self.contexts[at].executor().lanes().len() {
-                busy |= self.pass_lane(entered, at, lane, now_ns);
-            }
-        }
-        self.flow.mark(entered);
-        busy
-    }
-
-    fn pass_lane(&mut self, entered: &Entered<'_>, at: usize, lane: usize, now_ns: u64) -> bool {
-        let rank = self.contexts[at].executor().lanes()[lane].rank;
-        for count in 0..PASS_ENTRIES {
-            if self.flow.is_held(rank) {
-                return count > 0;
-            }
-            match self.contexts[at].executor().step(lane, &self.keys, now_ns) {
-                Step::Idle | Step::Blocked | Step::Failed => return count > 0,
-                Step::Ended => {}
-                Step::Operation(operation) => self.begin(entered, at, operation),
-            }
-        }
-        true
-    }
-
-    /// Starts an operation: an add has ended with this, a copy ends with its marker.
-    fn begin(&mut self, entered: &Entered<'_>, at: usize, operation: Operation) {
-        let pending = Pending { context: self.contexts[at].number(), operation };
-        let road = match operation.action {
-            Action::Add { word, value, .. } => match self.add(word, value, pending) {
-                Some(outcome) => return end(&mut self.contexts, &pending, outcome),
-                None => return,
-            },
-            Action::Write { to, .. } | Action::WriteInline { to, .. } => to.rank,
-            Action::Read { from, .. } => from.rank,
-        };
-        match self.post(entered, at, &operation) {
-            Ok(()) => self.flow.note(entered, usize::from(road), pending),
-            Err(syndrome) => end(&mut self.contexts, &pending, Err(syndrome)),
-        }
-    }
-
-    fn post(
-        &mut self,
-        entered: &Entered<'_>,
-        at: usize,
-        operation: &Operation,
-    ) -> Result<(), Syndrome> {
-        match operation.action {
-            Action::Add { .. } => Ok(()),
-            Action::Write { to, from } => {
-                let mut start = self.address(to)?;
-                for local in from.iter().flatten() {
-                    let from = self.address(local.at)?;
-                    self.copy(entered, to.rank, start, from, local);
-                    start += local.bytes;
-                }
-                Ok(())
-            }
-            Action::Read { from, to } => {
-                let mut start = self.address(from)?;
-                for local in to.iter().flatten() {
-                    let to = self.address(local.at)?;
-                    self.copy(entered, from.rank, to, start, local);
-                    start += local.bytes;
-                }
-                Ok(())
-            }
-            Action::WriteInline { to, data, bytes } => {
-                let kept = self.contexts[at].inline(operation);
-                let (rank, start) = (usize::from(to.rank), self.address(to)?);
-                let value = &data[..usize::from(bytes)];
-                // SAFETY: a registered region in bounds (`Keys::place`), which stays until copies
-                // have ended (`Comm::deregister`); the place of an entry in flight is its own.
-                let posted = unsafe { self.flow.write(entered, rank, start, value, kept) };
-                posted.map_err(refused)
-            }
-        }
-    }
-
-    fn copy(&mut self, entered: &Entered<'_>, rank: u16, to: u64, from: u64, local: &Local) {
-        let (rank, bytes) = (usize::from(rank), local.bytes as usize);
-        // SAFETY: registered regions in bounds (`Keys::place`), which stay until copies have ended
-        // (`Comm::deregister`).
-        unsafe { self.flow.copy(entered, rank, to, from, bytes) };
-    }
-
-    /// Where a place of device memory lies.
-    fn address(&self, place: Place) -> Result<u64, Syndrome> {
-        match &self.regions[usize::from(place.region)] {
-            Some(Region { reach: Reach::Device(addresses), .. }) => {
-                Ok(addresses[usize::from(place.rank)].0 + place.offset)
-            }
-            Some(_) | None => Err(Syndrome::RemoteOperation),
-        }
-    }
-
-    /// Adds to a word that the ranks share, or asks the owner of a word of a window; `None`: the
-    /// outcome comes later.
-    fn add(&mut self, place: Place, value: u64, pending: Pending) -> Option<Result<(), Syndrome>> {
-        let rank = usize::from(place.rank);
-        let table = match self.regions[usize::from(place.region)].as_ref().map(|r| &r.reach) {
-            Some(Reach::Words(tables)) => tables[rank].as_ref(),
-            Some(Reach::Device(parts)) => {
-                let request = Request { key: parts[rank].1, offset: place.offset, value };
-                self.adds.ask(rank, pending, request);
-                return None;
-            }
-            Some(Reach::Sink) | None => None,
-        };
-        let Some(table) = table else { return Some(Err(Syndrome::RemoteOperation)) };
-        // SAFETY: in bounds of the table (`Keys::place`, whose sizes are the tables'), aligned
-        // (`Executor`), and only touched as an atomic.
-        let word = unsafe { &*table.start().add(place.offset as usize).cast::<AtomicU64>() };
-        // pairs with the system-scope acquire of the GPU that waits; what it covers has ended
-        word.fetch_add(value, Ordering::Release);
-        Some(Ok(()))
-    }
-
-    fn posted(&self) -> (Posted, u64) {
-        (self.flow.posted(), self.adds.due())
-    }
-
-    fn has_ended(&self, posted: &mut Posted, round: u64) -> bool {
-        self.flow.has_ended(posted) && self.adds.has_reached(round)
-    }
-}
-
-/// Where the own word lies that a peer asks to add to.
-fn own_word(
-    keys: &Keys<'_>,
-    regions: &[Option<Region>],
-    own: usize,
-    request: &Request,
-) -> Result<u64, Syndrome> {
-    let at = Address { key: request.key, offset: request.offset };
-    let place = keys.place(at, 8, own, Syndrome::RemoteAccess)?;
-    match &regions[usize::from(place.region)] {
-        Some(Region { reach: Reach::Device(parts), .. }) => {
-            let word = parts[own].0 + place.offset;
-            word.is_multiple_of(8).then_some(word).ok_or(Syndrome::RemoteAccess)
-        }
-        Some(_) | None => Err(Syndrome::RemoteAccess),
-    }
-}
-
-fn refused(error: crate::memory::cuda::CudaError) -> Syndrome {
-    tell(&GinEvent::CopyRefused(error));
-    Syndrome::RemoteOperation
 }

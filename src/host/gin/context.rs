@@ -3,11 +3,14 @@
 extern crate std;
 
 use super::GinError;
-use super::comm::{Comm, Reach, Region, bytes_of};
+use super::comm::{Comm, bytes_of};
+use super::hosts::Far;
 use super::leaked::Leaked;
-use super::report::Watch;
+use super::report::{Watch, Watched};
+use super::state::{Reach, Region};
 use crate::base::bitset;
 use crate::connect::group::secret;
+use crate::fabric::MemoryKind;
 use crate::hca::executor::{Executor, Lane, Operation};
 use crate::hca::keys::Kind;
 use crate::hca::layout::{
@@ -73,6 +76,8 @@ pub struct Context {
     depth: usize,
     address: u64,
     keys: [u32; 3],
+    /// The mapping, as other hosts are sent from it.
+    far: Option<Far>,
     _blocks: Vec<DeviceBlock>,
     /// Dropped before the mapping that it registers.
     _pinned: Pinned,
@@ -136,34 +141,48 @@ impl Context {
             let counters = Words::make(config.counters * config.contexts)?;
             let mapping = SharedMapping::create(c"crosstie-queues", plan.bytes())?;
             mapping.populate(0, plan.bytes())?;
-            Ok((signals, counters, mapping))
+            let start = signals.start().expose_provenance() as u64;
+            // SAFETY: the table stands until it is deregistered, with the region (`Words::pin`).
+            let far = unsafe { comm.show(start, signals.length(), MemoryKind::Host) }?;
+            Ok((signals, counters, mapping, far))
         });
+        let own = comm.ranks().0;
         let gathered = match &parts {
-            Ok((signals, _, _)) => {
+            Ok((signals, ..)) => {
                 let bytes = [signals.length() as u64];
                 comm.agree(Ok((&bytes, &[signals.fd()])))
             }
-            Err(_) => comm.agree(Err(GinError::Rank(comm.ranks().0))),
+            Err(_) => comm.agree(Err(GinError::Rank(own))),
         };
-        let (signals, counters, mapping) = parts?;
-        let made = gathered.and_then(|parts| {
-            let own = comm.ranks().0;
+        let (signals, counters, mapping, far) = parts?;
+        let parts = gathered.inspect_err(|_| {
+            comm.hide(far);
+        })?;
+        let met = comm.meet(far.as_ref()).inspect_err(|_| {
+            comm.hide(far);
+        });
+        let made = met.and_then(|()| {
+            let length = signals.length();
             let mut tables = Vec::new();
             for (rank, part) in parts.into_iter().enumerate() {
-                let fd = part.descriptors.into_iter().next().ok_or(GinError::Rank(rank))?;
-                let other = (rank != own).then(|| SharedMapping::from_fd(fd, signals.length()));
-                tables.push(other.transpose()?);
+                // ranks of other hosts give none
+                let fd = part.descriptors.into_iter().next().filter(|_| rank != own);
+                tables.push(fd.map(|fd| SharedMapping::from_fd(fd, length)).transpose()?);
             }
             tables[own] = Some(signals);
-            let signals = Words::pin(comm, tables)?;
+            let signals = Words::pin(comm, tables, far, &vec![length as u64; comm.ranks().1])?;
             let mut tables: Vec<_> = (0..comm.ranks().1).map(|_| None).collect();
+            let mut sizes = vec![0; comm.ranks().1];
+            sizes[own] = counters.length() as u64;
             tables[own] = Some(counters);
-            Ok((signals, Words::pin(comm, tables)?))
+            Ok((signals, Words::pin(comm, tables, None, &sizes)?))
         });
         let blank = made.as_ref().map(|_| (&[][..], &[][..]));
-        let agreed = comm.agree(blank.map_err(|_| GinError::Rank(comm.ranks().0)));
+        let agreed = comm.agree(blank.map_err(|_| GinError::Rank(own)));
         let (signals, counters) = made?;
-        agreed?;
+        agreed.inspect_err(|_| {
+            comm.hide(far);
+        })?;
         Context::build(comm, config, number, &plan, [signals, counters], mapping)
     }
 
@@ -178,14 +197,12 @@ impl Context {
         // SAFETY: the mapping stands in the same value, behind its registration.
         let pinned = unsafe { Pinned::new(comm.gpu(), mapping.start(), plan.bytes()) }?;
         let words = [signals.device, counters.device];
-        let sink =
-            Region { reach: Reach::Sink, imports: Vec::new(), blocks: Vec::new(), pinned: None };
         let keys = [
             signals.publish(comm, Kind::Signals)?,
             counters.publish(comm, Kind::Counters)?,
             comm.add(Kind::Sink, &vec![u64::MAX; comm.ranks().1])?,
         ];
-        comm.put(keys[2], sink);
+        comm.put(keys[2], Region::SINK);
         let (blocks, address) = describe(comm, config, plan, pinned.device(), words, keys)?;
         // SAFETY: the owners are fields behind the executor that borrows.
         let (ended_owner, ended) =
@@ -196,6 +213,8 @@ impl Context {
         let lanes = lanes(comm, plan, mapping.start(), ended, classes)?;
         // SAFETY: as above.
         let (lane_owner, lanes) = unsafe { Leaked::lend(lanes) };
+        // SAFETY: the mapping stands in the same value, until `Comm::context_end`.
+        let far = unsafe { comm.lend(mapping.start().expose_provenance() as u64, plan.bytes()) }?;
         Ok(Context {
             number,
             executor: Executor::new(lanes, comm.ranks().0),
@@ -207,6 +226,7 @@ impl Context {
             depth: plan.depth,
             address,
             keys,
+            far,
             _blocks: blocks,
             _pinned: pinned,
             _mapping: mapping,
@@ -225,12 +245,17 @@ impl Context {
         self.keys
     }
 
+    /// The queues' memory, as other hosts are sent from it.
+    pub(super) fn far(&self) -> Option<Far> {
+        self.far
+    }
+
     pub(super) fn executor(&mut self) -> &mut Executor<'static, 'static> {
         &mut self.executor
     }
 
     /// The queues, and how long each has stood.
-    pub(super) fn watched(&mut self) -> (&Executor<'static, 'static>, &mut Watch) {
+    pub(super) fn watched(&mut self) -> Watched<'_> {
         (&self.executor, &mut self.watch)
     }
 
@@ -267,17 +292,23 @@ impl Words {
         Ok(mapping)
     }
 
-    /// Shows the own table to the GPU.
-    fn pin(comm: &Comm, tables: Vec<Option<SharedMapping>>) -> Result<Words, GinError> {
-        let sizes = tables.iter().map(|table| table.as_ref().map_or(0, |t| t.length() as u64));
-        let sizes = sizes.collect();
+    /// Shows the own table to the GPU. `sizes` are those of all ranks' tables, in bytes.
+    fn pin(
+        comm: &Comm,
+        tables: Vec<Option<SharedMapping>>,
+        far: Option<Far>,
+        sizes: &[u64],
+    ) -> Result<Words, GinError> {
         let own = tables[comm.ranks().0].as_ref().expect("the own table");
         // SAFETY: the table stands in the same region, behind its registration.
-        let pinned = unsafe { Pinned::new(comm.gpu(), own.start(), own.length()) }?;
+        let pinned = unsafe { Pinned::new(comm.gpu(), own.start(), own.length()) };
+        let pinned = pinned.inspect_err(|_| {
+            comm.hide(far);
+        })?;
         let device = pinned.device();
-        let (imports, blocks) = (Vec::new(), Vec::new());
-        let region = Region { reach: Reach::Words(tables), imports, blocks, pinned: Some(pinned) };
-        Ok(Words { region, sizes, device })
+        let reach = Reach::Words(tables);
+        let region = Region { reach, far, pinned: Some(pinned), ..Region::SINK };
+        Ok(Words { region, sizes: sizes.into(), device })
     }
 
     fn publish(self, comm: &Comm, kind: Kind) -> Result<u32, GinError> {

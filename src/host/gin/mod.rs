@@ -8,7 +8,9 @@
 //!
 //! The parts:
 //!
-//! - [`comm`]: the ranks of one communicator, and the memory that they registered
+//! - [`comm`]: the ranks of one communicator, and what they do together
+//! - [`state`]: the memory that they registered, and what is under way
+//! - [`hosts`]: the way to ranks of other hosts
 //! - [`context`]: queues, signals and counters, and the structures that device code reads
 //! - [`adds`]: adds to words of windows, which their owner performs
 //! - [`flow`]: copies under way
@@ -31,22 +33,30 @@ pub mod comm;
 pub mod context;
 pub mod engine;
 pub mod flow;
+pub mod hosts;
 pub mod launcher;
 mod leaked;
 pub mod loopback;
 pub mod report;
 pub mod road;
+pub mod state;
 
 extern crate std;
 
 use super::settings::Environment;
+use super::{OpenError, RegisterError};
+use crate::base::hash::fnv1a;
 use crate::connect::Trust;
 use crate::connect::group::{GroupError, Listener};
+use crate::connect::interfaces::{address_list, local_addresses};
 use crate::connect::key::{Key, KeyError};
 use crate::memory::cuda::adder::AdderError;
 use crate::memory::cuda::{CudaError, LoadError};
 use crate::memory::{Errno, PinError};
+use crate::window::WindowError;
+use crate::wire::hello::AddressList;
 use core::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub use comm::Comm;
@@ -76,6 +86,16 @@ pub enum GinError {
     Full,
     /// An argument is out of range.
     Argument(&'static str),
+    /// The endpoint to other hosts cannot be opened.
+    Endpoint(OpenError),
+    /// The ranks of all hosts do not come together.
+    Hosts(super::group::GroupError),
+    /// Ranks of other hosts cannot reach the memory.
+    Register(RegisterError),
+    /// Ranks of other hosts cannot use the window.
+    Window(WindowError),
+    /// A rank has not made its part of a window in time.
+    Late(u32),
 }
 
 impl fmt::Display for GinError {
@@ -99,6 +119,17 @@ impl fmt::Display for GinError {
             GinError::Rank(rank) => write!(f, "rank {rank} could not take part; see its log"),
             GinError::Full => f.write_str("all memory keys are in use; deregister some memory"),
             GinError::Argument(what) => write!(f, "{what} is out of range"),
+            GinError::Endpoint(error) => write!(f, "no way to ranks of other hosts: {error}"),
+            GinError::Hosts(error) => write!(f, "no way to ranks of other hosts: {error}"),
+            GinError::Register(error) => {
+                write!(f, "ranks of other hosts cannot reach this memory ({error:?})")
+            }
+            GinError::Window(error) => {
+                write!(f, "ranks of other hosts cannot use this memory: {error}")
+            }
+            GinError::Late(rank) => {
+                write!(f, "rank {rank} has not registered its part of the memory in time")
+            }
         }
     }
 }
@@ -130,7 +161,8 @@ impl From<Errno> for GinError {
     }
 }
 
-/// Opens a listener for ranks that the settings admit.
+/// Opens a listener for ranks that the settings admit. Ranks of other hosts reach it unless
+/// `is_one_host` says that there are none.
 ///
 /// | `CROSSTIE_KEY_FILE` | admitted |
 /// |---|---|
@@ -138,9 +170,23 @@ impl From<Errno> for GinError {
 /// | not set | ranks of this user, of root, and of users that `CROSSTIE_ALLOW_UIDS` names |
 ///
 /// *Errors*: [`GinError::Key`], [`GinError::Group`].
-pub fn listen(environment: &Environment) -> Result<Listener, GinError> {
+pub fn listen(environment: &Environment, is_one_host: bool) -> Result<Listener, GinError> {
     let key = environment.key_file.as_deref().map(Key::read).transpose().map_err(GinError::Key)?;
-    Ok(Listener::new(Trust::new(key, environment.users))?)
+    let choice = environment.socket_ifname.as_deref().unwrap_or_default();
+    let addresses = match is_one_host || !environment.rails.tcp {
+        true => AddressList::EMPTY,
+        // without an address ranks of this host come all the same, and others are told
+        false => address_list(&local_addresses(choice).unwrap_or_default()),
+    };
+    let place = place(environment.node_id)?;
+    Ok(Listener::new(Trust::new(key, environment.users), place, &addresses)?)
+}
+
+/// Ranks of one place meet by abstract names, which a network namespace has of its own.
+fn place(node_id: Option<u64>) -> Result<u64, GinError> {
+    let node = node_id.map_or_else(crate::connect::node_id, Ok).map_err(GroupError::System)?;
+    let space = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
+    Ok(fnv1a([node.to_le_bytes(), space.to_le_bytes()].as_flattened()))
 }
 
 /// Why these operations are off on this host, whatever its driver: `wish` is `CROSSTIE_GIN`.

@@ -3,7 +3,7 @@
 extern crate std;
 
 use super::clock::Times;
-use super::context::Context;
+use crate::hca::executor::Executor;
 use crate::host::log::gin::{FailedQueue, OpenEntry, Queue, Queues};
 use std::format;
 use std::string::{String, ToString};
@@ -49,16 +49,29 @@ impl Watch {
     }
 }
 
+/// The queues of a set of contexts, and how long each has stood.
+pub type Watched<'a> = (&'a Executor<'static, 'static>, &'a mut Watch);
+
+/// What is told of a communicator's queues, beside themselves.
+#[derive(Debug)]
+pub struct Told<'a> {
+    /// By rank, operations with it that have not ended; `None`: it is of this host.
+    pub beyond: &'a [Option<u64>],
+    /// When, and when an entry is late.
+    pub times: Times,
+}
+
 /// Sentences about queues that have stood for too long since the last look.
-pub fn stalls(context: &mut Context, ranks: usize, times: &Times) -> Vec<String> {
-    let (executor, watch) = context.watched();
+pub fn stalls((executor, watch): Watched<'_>, told: &Told<'_>) -> Vec<String> {
+    let (ranks, times) = (told.beyond.len(), &told.times);
     let mut sentences = Vec::new();
     for (at, lane) in executor.lanes().iter().enumerate() {
         let stuck = executor.stuck(at);
         let late = watch.look(at, lane.queue.counts().completed, stuck.is_some(), times);
         if let (true, Some(stuck)) = (late, stuck) {
             let (queue, age_ms) = (Queue { lane, at, ranks }, watch.age_ms(at, times));
-            sentences.push(OpenEntry { queue, stuck: &stuck, age_ms }.to_string());
+            let beyond = told.beyond[lane.rank];
+            sentences.push(OpenEntry { queue, stuck: &stuck, age_ms, beyond }.to_string());
         }
     }
     sentences
@@ -66,16 +79,16 @@ pub fn stalls(context: &mut Context, ranks: usize, times: &Times) -> Vec<String>
 
 /// All queues of a set of contexts: a line for each that has entries without a completion, or has
 /// failed, and one for all.
-pub fn lines(context: &mut Context, ranks: usize, times: &Times) -> String {
-    let number = context.number();
-    let (executor, watch) = context.watched();
+pub fn lines(number: u64, (executor, watch): Watched<'_>, told: &Told<'_>) -> String {
+    let (ranks, times) = (told.beyond.len(), &told.times);
     let (mut open, mut text) = (0, String::new());
     for (at, lane) in executor.lanes().iter().enumerate() {
         let queue = Queue { lane, at, ranks };
         if let Some(stuck) = executor.stuck(at) {
             open += 1;
             let age_ms = watch.age_ms(at, times);
-            text += &format!("  {}\n", OpenEntry { queue, stuck: &stuck, age_ms });
+            let beyond = told.beyond[lane.rank];
+            text += &format!("  {}\n", OpenEntry { queue, stuck: &stuck, age_ms, beyond });
         } else if let Some(failure) = lane.queue.failure() {
             text += &format!("  {}\n", FailedQueue { queue, failure });
         }

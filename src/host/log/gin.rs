@@ -5,8 +5,9 @@ use super::Level;
 use super::event::Event;
 use crate::hca::executor::Lane;
 use crate::hca::queue::Failure;
-use crate::hca::stuck::Stuck;
+use crate::hca::stuck::{Stuck, Why};
 use crate::memory::cuda::CudaError;
+use crate::transport::RequestError;
 use core::fmt;
 
 /// What is to be said of GPU-initiated operations.
@@ -29,6 +30,8 @@ pub(in crate::host) enum GinEvent<'a> {
     Within { refused: Option<&'a str>, through: Through },
     /// A rank has ended.
     Ended { rank: usize },
+    /// A rank of another host is out of reach.
+    Lost { rank: usize, error: RequestError },
     /// An entry stands for too long.
     Stalled { rank: usize, sentence: &'a str },
 }
@@ -53,6 +56,7 @@ impl Event for GinEvent<'_> {
             | GinEvent::KernelWaits
             | GinEvent::CopiesWait
             | GinEvent::Ended { .. }
+            | GinEvent::Lost { .. }
             | GinEvent::Stalled { .. } => Level::Warning,
             GinEvent::Within { .. } => Level::Info,
         }
@@ -69,6 +73,7 @@ impl Event for GinEvent<'_> {
             | GinEvent::CopiesWait
             | GinEvent::Within { .. }
             | GinEvent::Ended { .. }
+            | GinEvent::Lost { .. }
             | GinEvent::Stalled { .. } => false,
         }
     }
@@ -115,6 +120,9 @@ impl fmt::Display for GinEvent<'_> {
             GinEvent::Ended { rank } => {
                 write!(f, "rank {rank} has ended; operations to it fail")
             }
+            GinEvent::Lost { rank, error } => {
+                write!(f, "rank {rank} is out of reach ({error}); operations to it fail")
+            }
             GinEvent::Stalled { rank, sentence } => write!(f, "stalled: rank {rank}, {sentence}"),
         }
     }
@@ -153,17 +161,25 @@ pub(in crate::host) struct OpenEntry<'a> {
     pub(in crate::host) queue: Queue<'a>,
     pub(in crate::host) stuck: &'a Stuck,
     pub(in crate::host) age_ms: u64,
+    /// Of a queue to a rank of another host: operations with it that have not ended.
+    pub(in crate::host) beyond: Option<u64>,
 }
 
 impl fmt::Display for OpenEntry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OpenEntry { queue, stuck, age_ms } = self;
+        let OpenEntry { queue, stuck, age_ms, beyond } = self;
         let counts = queue.lane.queue.counts();
         write!(
             f,
             "{queue}: {} entries announced, {} taken, {} completed; entry {} is open for {age_ms} \
              ms: {}",
             counts.produced, counts.taken, counts.completed, stuck.index, stuck.why
+        )?;
+        let (Some(beyond), Why::UnderWay(_)) = (beyond, stuck.why) else { return Ok(()) };
+        let operations = if *beyond == 1 { "operation" } else { "operations" };
+        write!(
+            f,
+            "; the rank runs on another host, which has confirmed all but {beyond} {operations}"
         )
     }
 }

@@ -2,10 +2,10 @@
 
 extern crate std;
 
+use super::RmaError;
 use super::core::{Core, Exchange, Memory, Side, Signal, Target};
 use super::listener::{Listener, RANKS_MAX, WINDOWS_MAX};
 use super::tend::Tender;
-use super::RmaError;
 use crate::base::units::{Bytes, Span as Time};
 use crate::fabric::MemoryKind;
 use crate::host::MemoryOptions;

@@ -2,9 +2,9 @@
 
 extern crate std;
 
+use super::RmaError;
 use super::listener::{Opened, WINDOWS_MAX};
 use super::requests::Requests;
-use super::RmaError;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
 use crate::host::group::Group;
@@ -304,9 +304,7 @@ impl Core {
     /// Ends contexts: what is under way there gets a moment to end. What does not end must not be
     /// issued later, when its memory is gone, so the communicator is given up with it.
     pub fn list_end(&mut self, list: usize) {
-        let has_ended = |core: &mut Core| {
-            core.lists[list].as_mut().is_none_or(Requests::has_ended)
-        };
+        let has_ended = |core: &mut Core| core.lists[list].as_mut().is_none_or(Requests::has_ended);
         if !self.wait(has_ended) {
             self.give_up(RmaError::Broken);
         }
@@ -366,7 +364,9 @@ impl Core {
             None => None,
             Some(Signal { at, value }) => {
                 if !at.offset.is_multiple_of(size_of::<u64>() as u64) {
-                    return Err(RmaError::Argument("the offset of a signal, which is not aligned,"));
+                    return Err(RmaError::Argument(
+                        "the offset of a signal, which is not aligned,",
+                    ));
                 }
                 let window = self.remote(at, rank, size_of::<u64>() as u64)?;
                 Some((Work::Add { window, offset: at.offset, value, fence: true }, until))

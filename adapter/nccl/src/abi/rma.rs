@@ -9,16 +9,8 @@ use static_assertions::assert_impl_all;
 
 /// Puts bytes: communicator; source offset, memory and bytes; target offset, memory and rank;
 /// request.
-pub type IputV11 = unsafe extern "C" fn(
-    Pointer,
-    u64,
-    Pointer,
-    usize,
-    u64,
-    Pointer,
-    u32,
-    *mut Pointer,
-) -> Rc;
+pub type IputV11 =
+    unsafe extern "C" fn(Pointer, u64, Pointer, usize, u64, Pointer, u32, *mut Pointer) -> Rc;
 /// The same, and then a signal: its offset, memory, value and operation.
 pub type IputSignalV11 = unsafe extern "C" fn(
     Pointer,
@@ -65,8 +57,7 @@ pub type IputSignalV13 = unsafe extern "C" fn(
 /// Gets bytes; the remote side stands first.
 pub type IgetV13 = IputV13;
 /// Waits for gets: contexts and which of them, memory, rank, request.
-pub type Iflush =
-    unsafe extern "C" fn(Pointer, c_int, Pointer, u32, *mut Pointer) -> Rc;
+pub type Iflush = unsafe extern "C" fn(Pointer, c_int, Pointer, u32, *mut Pointer) -> Rc;
 /// How a request of a communicator stands.
 pub type Test = unsafe extern "C" fn(Pointer, Pointer, *mut c_int) -> Rc;
 /// With whether the signal covers what came before, a `bool` of C.
@@ -120,22 +111,12 @@ pub type IputSignalV15 = unsafe extern "C" fn(
 /// With flags.
 pub type IgetV15 = IputV15;
 /// Makes contexts.
-pub type CreateContextV14 =
-    unsafe extern "C" fn(Pointer, *const ConfigV14, *mut Pointer) -> Rc;
+pub type CreateContextV14 = unsafe extern "C" fn(Pointer, *const ConfigV14, *mut Pointer) -> Rc;
 /// Registers memory at all ranks.
-pub type RegMrSym =
-    unsafe extern "C" fn(Pointer, Pointer, usize, c_int, u64, *mut Pointer) -> Rc;
+pub type RegMrSym = unsafe extern "C" fn(Pointer, Pointer, usize, c_int, u64, *mut Pointer) -> Rc;
 /// The same for memory with a dma-buf.
-pub type RegMrSymDmaBuf = unsafe extern "C" fn(
-    Pointer,
-    Pointer,
-    usize,
-    c_int,
-    u64,
-    c_int,
-    u64,
-    *mut Pointer,
-) -> Rc;
+pub type RegMrSymDmaBuf =
+    unsafe extern "C" fn(Pointer, Pointer, usize, c_int, u64, c_int, u64, *mut Pointer) -> Rc;
 
 /// `ncclRmaConfig_v14_t`.
 #[repr(C)]

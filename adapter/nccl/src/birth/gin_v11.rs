@@ -94,16 +94,13 @@ pub unsafe extern "C" fn connect(
         if handles.is_null() || out.is_null() || rank >= ranks {
             return Err(Fault::Argument);
         }
-        let of = |rank: usize| {
+        let handle = |rank| {
             // SAFETY: as many handles as ranks.
-            let handle = unsafe { *handles.add(rank) };
-            if handle.is_null() {
-                return Err(Fault::Argument);
-            }
+            let handle = unsafe { *handles.add(rank) }.cast::<[u8; HANDLE_BYTES]>();
             // SAFETY: not NULL, so a handle.
-            Ok(unsafe { handle.cast::<[u8; HANDLE_BYTES]>().read_unaligned() })
+            (!handle.is_null()).then(|| unsafe { handle.read_unaligned() }).ok_or(Fault::Argument)
         };
-        let handles = (0..ranks).map(of).collect::<Result<Vec<_>, Fault>>()?;
+        let handles = (0..ranks).map(handle).collect::<Result<Vec<_>, _>>()?;
         let coll = Box::new(Coll::connect(listener, &handles, rank)?);
         // SAFETY: not NULL, so NCCL's place for it.
         unsafe { write(out, Box::into_raw(coll).cast()) }

@@ -16,10 +16,7 @@ use crosstie::host::gin::{Config, Layout};
 pub const DEVICE_VERSION: c_int = 200;
 
 /// What a device is: that of the net tables, with memory of GPUs.
-pub unsafe extern "C" fn get_properties<const TABLE: u8>(
-    number: c_int,
-    out: *mut PropsV12,
-) -> Rc {
+pub unsafe extern "C" fn get_properties<const TABLE: u8>(number: c_int, out: *mut PropsV12) -> Rc {
     // SAFETY: this function's contract is that of the call.
     let rc = unsafe { super::v12::get_properties(number, out) };
     // SAFETY: NULL, or properties of NCCL's, which the call has written where it succeeded.

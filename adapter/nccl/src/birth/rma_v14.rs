@@ -4,9 +4,9 @@
 use super::gin_v11::{context_made, count, registered};
 use super::gin_v13::{self, DEVICE_VERSION};
 use super::{call, write};
+use crate::abi::Rc;
 use crate::abi::rma::ConfigV14;
 use crate::abi::table::Pointer;
-use crate::abi::Rc;
 use crate::net::Fault;
 use core::ffi::c_int;
 use core::ptr::null_mut;

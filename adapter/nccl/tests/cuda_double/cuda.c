@@ -473,6 +473,70 @@ EXPORT int cuStreamBatchMemOp_v2(struct stream *stream, unsigned count, union op
     return OK;
 }
 
+/* ---- what endpoints ask for, beside the above */
+
+EXPORT int cuPointerGetAttribute(void *out, int attribute, uintptr_t address) {
+    enum { MEMORY_TYPE = 2, IS_MANAGED = 8, ORDINAL = 9, ACCESS_FLAGS = 16, DEVICE = 2, BOTH = 3 };
+    if (!around(address))
+        return INVALID;
+    switch (attribute) {
+    case MEMORY_TYPE:
+        *(unsigned *)out = DEVICE;
+        return OK;
+    case IS_MANAGED:
+        *(char *)out = 0;
+        return OK;
+    case ORDINAL:
+        *(int *)out = 0;
+        return OK;
+    case ACCESS_FLAGS:
+        *(unsigned *)out = BOTH;
+        return OK;
+    default:
+        return INVALID;
+    }
+}
+EXPORT int cuDeviceGetCount(int *count) {
+    *count = 1;
+    return OK;
+}
+EXPORT int cuDeviceGet(int *device, int number) {
+    *device = 0;
+    return number ? INVALID : OK;
+}
+EXPORT int cuDeviceGetName(char *name, int bytes, int device) {
+    snprintf(name, bytes, "double");
+    return device ? INVALID : OK;
+}
+EXPORT int cuDeviceCanAccessPeer(int *can, int from, int to) {
+    *can = 1;
+    return from || to ? INVALID : OK;
+}
+EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device) {
+    *context = &handles;
+    return flags || device ? INVALID : OK;
+}
+EXPORT int cuCtxDestroy_v2(void *context) { return context == &handles ? OK : INVALID; }
+EXPORT int cuCtxEnablePeerAccess(void *context, unsigned flags) {
+    return context && !flags ? OK : INVALID;
+}
+/* memory of cuMemAlloc is never shared here */
+EXPORT int cuIpcGetMemHandle(void *handle, uintptr_t start) {
+    (void)handle, (void)start;
+    return INVALID;
+}
+struct ipc {
+    char reserved[64];
+};
+EXPORT int cuIpcOpenMemHandle_v2(uintptr_t *start, struct ipc handle, unsigned flags) {
+    (void)start, (void)handle, (void)flags;
+    return INVALID;
+}
+EXPORT int cuIpcCloseMemHandle(uintptr_t start) {
+    (void)start;
+    return INVALID;
+}
+
 /* NCCL's logger. */
 EXPORT void double_log(int level, unsigned long subsystems, const char *file, int line,
                        const char *format, ...) {

@@ -45,15 +45,7 @@ fn round(queue: &mut FakeQueue<'static>, key: u32, state: &mut u64, expected: &m
 }
 
 /// The first part of a window is what the peer puts to, the rest what it puts.
-#[test]
-fn puts_of_a_batch_keep_their_order_where_they_overlap() {
-    if !is_child() {
-        return all_succeed(start(
-            "copies::puts_of_a_batch_keep_their_order_where_they_overlap",
-            14,
-            2,
-        ));
-    }
+pub fn overlapping_puts() {
     let rank = Rank::open();
     let peer = 1 - rank.device.rank;
     let (window, key, memory) = rank.window(4096 + BYTES);
@@ -79,8 +71,17 @@ fn puts_of_a_batch_keep_their_order_where_they_overlap() {
         wait_until("a flush", || queue.poll(told) == Some(Ok(())));
         wait_until("the peer's look", || read_by.load(Ordering::Acquire) == number);
     }
-    assert!(count(Count::Batches) > 20, "the driver got no batch");
     rank.close(&[memory]);
+}
+
+#[test]
+fn puts_of_a_batch_keep_their_order_where_they_overlap() {
+    if !is_child() {
+        let name = "copies::puts_of_a_batch_keep_their_order_where_they_overlap";
+        return all_succeed(start(name, 14, 2));
+    }
+    overlapping_puts();
+    assert!(count(Count::Batches) > 20, "the driver got no batch");
 }
 
 /// Posts 58 puts beside each other under one doorbell, then some and a value over them, and does

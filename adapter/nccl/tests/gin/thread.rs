@@ -6,7 +6,7 @@ use crosstie::host::gin::report::DOOR;
 use crosstie::memory::CpuSet;
 
 /// Sets a variable of this rank, before the plugin reads any.
-fn set(name: &str, value: &str) {
+pub fn set(name: &str, value: &str) {
     // SAFETY: a rank has no other thread yet that looks at the environment.
     unsafe { std::env::set_var(name, value) };
 }
@@ -91,7 +91,7 @@ fn a_cpu_that_this_host_lacks_is_an_error() {
     // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     unsafe {
         assert_eq!(gin_v11::init(&mut init, 0, None), 0);
-        assert_eq!(gin_v11::listen(init, 0, list[0], &mut listener), 0);
+        assert_eq!(gin_v11::listen::<GIN_V11>(init, 0, list[0], &mut listener), 0);
         let made = gin_v11::connect(null_mut(), list.as_mut_ptr(), 1, 0, listener, &mut coll);
         assert!(made != 0 && coll.is_null());
         assert_eq!(gin_v11::close_listen(listener), 0);

@@ -3,6 +3,7 @@
 // The parent uses no CUDA: it starts the ranks, bounds their time, ends them, and prints. So a
 // kernel that spins for ever costs one case and not the run.
 #pragma once
+#include <fcntl.h>
 #include <nccl.h>
 #include <sched.h>
 #include <signal.h>
@@ -104,6 +105,23 @@ struct Pair {
     bool ended[RANKS];
 };
 
+// Makes this process one of another host, where GIN_HOST_0 and GIN_HOST_1 name network namespaces.
+inline void enter_host(int rank) {
+    char name[32], path[256], number[32];
+    snprintf(name, sizeof name, "GIN_HOST_%d", rank);
+    const char *host = getenv(name);
+    if (host == nullptr) return;
+    snprintf(path, sizeof path, "/run/netns/%s", host);
+    snprintf(number, sizeof number, "a%d", rank + 1);
+    int space = open(path, O_RDONLY | O_CLOEXEC);
+    if (space < 0 || setns(space, CLONE_NEWNET) != 0) {
+        perror(path);
+        _exit(2);
+    }
+    setenv("NCCL_HOSTID", host, 1);
+    setenv("CROSSTIE_NODE_ID", number, 1);
+}
+
 // Starts `body(rank)` in two processes. They end when the parent does.
 template <class Body>
 Pair start_pair(Body body) {
@@ -118,6 +136,7 @@ Pair start_pair(Body body) {
         if (pair.pid[rank] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             signal(SIGTERM, SIG_DFL);
+            enter_host(rank);
             dup2(2, 1);  // NCCL's log: the table alone goes to the standard output
             exit(body(rank));
         }

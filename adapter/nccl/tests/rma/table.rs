@@ -4,9 +4,7 @@ use crosstie_nccl::abi::Logger;
 use crosstie_nccl::abi::gin::{ConfigV13, GinV11, GinV13};
 use crosstie_nccl::abi::rma::{ConfigV14, RmaV14, RmaV15};
 use crosstie_nccl::abi::table::Pointer;
-use crosstie_nccl::{
-    ncclGinPlugin_v11, ncclGinPlugin_v13, ncclRmaPlugin_v14, ncclRmaPlugin_v15,
-};
+use crosstie_nccl::{ncclGinPlugin_v11, ncclGinPlugin_v13, ncclRmaPlugin_v14, ncclRmaPlugin_v15};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
@@ -162,9 +160,8 @@ impl Table {
         let rc = match self {
             Table::V11(GinV11 { reg_mr_sym, .. }) | Table::V13(GinV13 { reg_mr_sym, .. }) => {
                 // SAFETY: as above.
-                let rc = unsafe {
-                    reg_mr_sym(coll, data, bytes, kind, 0, &mut out, &mut of_kernels)
-                };
+                let rc =
+                    unsafe { reg_mr_sym(coll, data, bytes, kind, 0, &mut out, &mut of_kernels) };
                 assert_eq!(out, of_kernels, "one name for both");
                 rc
             }
@@ -282,13 +279,9 @@ impl Table {
         let rc = match self {
             Table::V11(_) => panic!("v11 has no gets"),
             // SAFETY: as above.
-            Table::V13(it) => unsafe {
-                (it.iget)(context, number, a, m, bytes, b, n, rank, out_)
-            },
+            Table::V13(it) => unsafe { (it.iget)(context, number, a, m, bytes, b, n, rank, out_) },
             // SAFETY: as above.
-            Table::V14(it) => unsafe {
-                (it.iget)(context, number, a, m, bytes, b, n, rank, out_)
-            },
+            Table::V14(it) => unsafe { (it.iget)(context, number, a, m, bytes, b, n, rank, out_) },
             // SAFETY: as above.
             Table::V15(it) => unsafe {
                 (it.iget)(context, number, a, m, bytes, b, n, rank, 0, out_)

@@ -69,12 +69,7 @@ fn number(name: &str) -> usize {
 
 /// Starts a test of this program anew, as the processes of a layout; `more` has the variables of
 /// each host beside the layout's.
-pub fn start(
-    test: &str,
-    version: usize,
-    layout: &Layout,
-    more: &[&[(&str, &str)]],
-) -> Vec<Child> {
+pub fn start(test: &str, version: usize, layout: &Layout, more: &[&[(&str, &str)]]) -> Vec<Child> {
     let program = std::env::current_exe().unwrap();
     let name = format!("{test}-{version}-{}", layout.name);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rma").join(name);
@@ -286,9 +281,7 @@ impl Rank {
 
     /// Waits for a request by tests alone.
     pub fn wait(&self, request: Pointer) {
-        wait_until("the end of a request", || {
-            self.table.test(self.coll, request).expect("a test")
-        });
+        wait_until("the end of a request", || self.table.test(self.coll, request).expect("a test"));
     }
 
     pub fn close(mut self) {
