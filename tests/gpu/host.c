@@ -1,5 +1,5 @@
-/* A library to preload: a program of MPI becomes one of another host once MPI has started, whose own
- * connections stay where they are. GIN_HOST names a network namespace of `ip netns`. */
+/* A library to preload: a program of MPI becomes one of another host once MPI has started, whose
+ * own connections stay where they are. GIN_HOST names a network namespace of `ip netns`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>

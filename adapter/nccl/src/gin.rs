@@ -97,8 +97,11 @@ fn fault(what: &str, error: &GinError) -> Fault {
 
 /// Opens a listener; its handle is [`HANDLE_BYTES`] long.
 pub fn listen() -> Result<Listener, Fault> {
-    let is_one_host = launcher::one_host(Variables::of_process()).is_some();
-    let made = gin::listen(&settings::environment(), is_one_host);
+    let environment = settings::environment();
+    let said = launcher::one_host(Variables::of_process());
+    // who numbers hosts means several, whatever the launcher knows of them
+    let is_one_host = said.is_some() && environment.node_id.is_none();
+    let made = gin::listen(&environment, is_one_host);
     made.map_err(|error| fault("listen", &error))
 }
 

@@ -64,6 +64,13 @@ pub struct Window {
     pub handle: u64,
 }
 
+/// The parts of a window: what keeps those of others mapped, where they lie, and how long they are.
+struct Parts {
+    imports: Vec<Import>,
+    addresses: Vec<u64>,
+    sizes: Vec<u64>,
+}
+
 impl Comm {
     /// Brings the ranks together by their handles, on the GPU of the calling thread. `timeout`:
     /// how long ranks wait for each other, here and in each collective call; `None`: [`PATIENCE`].
@@ -184,7 +191,7 @@ impl Comm {
         })?;
         let mut region = Region { far, ..Region::SINK };
         let made = self.meet(far.as_ref()).and_then(|()| {
-            let (imports, addresses, sizes) = self.import(&parts, address)?;
+            let Parts { imports, addresses, sizes } = self.import(&parts, address)?;
             region.imports = imports;
             Ok((addresses, self.add(Kind::Window, &sizes)?))
         });
@@ -271,13 +278,8 @@ impl Comm {
         }
     }
 
-    /// Maps the parts of the other ranks of this host: what keeps them, where all parts lie, and
-    /// how long they are.
-    fn import(
-        &self,
-        parts: &[Part],
-        own: u64,
-    ) -> Result<(Vec<Import>, Vec<u64>, Vec<u64>), GinError> {
+    /// Maps the parts of the other ranks of this host.
+    fn import(&self, parts: &[Part], own: u64) -> Result<Parts, GinError> {
         let (mut addresses, mut sizes, mut imports) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, part) in parts.iter().enumerate() {
             let [bytes, whole, offset] = words(part).ok_or(GinError::Rank(rank))?;
@@ -294,7 +296,7 @@ impl Comm {
             addresses.push(import.start() + offset);
             imports.push(import);
         }
-        Ok((imports, addresses, sizes))
+        Ok(Parts { imports, addresses, sizes })
     }
 
     /// Gives the GPU the handle of a window.
