@@ -25,8 +25,9 @@ fn symbols() -> Vec<String> {
 fn point_1_tables_are_data_and_nothing_else_is_visible() {
     let gin = ["11", "13", "14"].map(|v| format!("D ncclGinPlugin_v{v}"));
     let net = ["10", "11", "12", "6", "7", "8", "9"].map(|v| format!("D ncclNetPlugin_v{v}"));
+    let rma = ["14", "15"].map(|v| format!("D ncclRmaPlugin_v{v}"));
     let tuner = ["2", "3", "4", "5"].map(|v| format!("D ncclTunerPlugin_v{v}"));
-    let expected: Vec<String> = gin.into_iter().chain(net).chain(tuner).collect();
+    let expected: Vec<String> = gin.into_iter().chain(net).chain(rma).chain(tuner).collect();
     assert_eq!(symbols(), expected);
 }
 
