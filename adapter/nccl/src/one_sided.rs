@@ -161,17 +161,17 @@ pub fn device_count(table: Table) -> usize {
 /// A listener of a rank.
 pub enum Listener {
     /// For the ranks' kernels.
-    Hca(HcaListener),
+    Hca(Box<HcaListener>),
     /// For their hosts.
-    Proxy(ProxyListener),
+    Proxy(Box<ProxyListener>),
 }
 
 impl Listener {
     /// Opens one on a device.
     pub fn open(table: Table, device: c_int) -> Result<Listener, Fault> {
         match kind(table).ok_or(Fault::Usage)? {
-            Kind::Hca => Ok(Listener::Hca(gin::listen()?)),
-            Kind::Proxy => Ok(Listener::Proxy(rma::listen(device)?)),
+            Kind::Hca => Ok(Listener::Hca(Box::new(gin::listen()?))),
+            Kind::Proxy => Ok(Listener::Proxy(Box::new(rma::listen(device)?))),
         }
     }
 

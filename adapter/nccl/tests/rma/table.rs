@@ -235,30 +235,29 @@ impl Table {
     ) -> Result<Pointer, c_int> {
         let mut out = null_mut();
         let ((a, m), (b, n), out_) = (from, to, &raw mut out);
-        let rc = match (self, raise) {
-            // SAFETY of each arm: as above.
-            (Table::V11(it), None) => unsafe { (it.iput)(coll, a, m, bytes, b, n, rank, out_) },
-            (Table::V11(it), Some(((c, s), v, op))) => unsafe {
-                (it.iput_signal)(coll, a, m, bytes, b, n, rank, c, s, v, op, out_)
-            },
-            (Table::V13(it), None) => unsafe {
-                (it.iput)(context, number, a, m, bytes, b, n, rank, out_)
-            },
-            (Table::V13(it), Some(((c, s), v, op))) => unsafe {
-                (it.iput_signal)(context, number, a, m, bytes, b, n, rank, c, s, v, op, out_)
-            },
-            (Table::V14(it), None) => unsafe {
-                (it.iput)(context, number, a, m, bytes, b, n, rank, out_)
-            },
-            (Table::V14(it), Some(((c, s), v, op))) => unsafe {
-                (it.iput_signal)(context, number, a, m, bytes, b, n, rank, c, s, v, op, 0, out_)
-            },
-            (Table::V15(it), None) => unsafe {
-                (it.iput)(context, number, a, m, bytes, b, n, rank, 1, out_)
-            },
-            (Table::V15(it), Some(((c, s), v, op))) => unsafe {
-                (it.iput_signal)(context, number, a, m, bytes, b, n, rank, c, s, v, op, 1, 0, out_)
-            },
+        // SAFETY: as above.
+        let rc = unsafe {
+            match (self, raise) {
+                (Table::V11(it), None) => (it.iput)(coll, a, m, bytes, b, n, rank, out_),
+                (Table::V11(it), Some(((c, s), v, op))) => {
+                    (it.iput_signal)(coll, a, m, bytes, b, n, rank, c, s, v, op, out_)
+                }
+                (Table::V13(GinV13 { iput, .. }) | Table::V14(RmaV14 { iput, .. }), None) => {
+                    iput(context, number, a, m, bytes, b, n, rank, out_)
+                }
+                (Table::V13(it), Some(((c, s), v, op))) => {
+                    (it.iput_signal)(context, number, a, m, bytes, b, n, rank, c, s, v, op, out_)
+                }
+                (Table::V14(RmaV14 { iput_signal, .. }), Some(((c, s), v, op))) => {
+                    iput_signal(context, number, a, m, bytes, b, n, rank, c, s, v, op, 0, out_)
+                }
+                (Table::V15(it), None) => {
+                    (it.iput)(context, number, a, m, bytes, b, n, rank, 1, out_)
+                }
+                (Table::V15(RmaV15 { iput_signal, .. }), Some(((c, s), v, op))) => {
+                    iput_signal(context, number, a, m, bytes, b, n, rank, c, s, v, op, 1, 0, out_)
+                }
+            }
         };
         checked(rc).map(|()| out)
     }
