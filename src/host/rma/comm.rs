@@ -2,8 +2,8 @@
 
 extern crate std;
 
-use super::RmaError;
 use super::core::{Core, Exchange, Memory, Side, Signal, Target};
+use super::error::RmaError;
 use super::listener::{Listener, RANKS_MAX, WINDOWS_MAX};
 use super::tend::Tender;
 use crate::base::units::{Bytes, Span as Time};

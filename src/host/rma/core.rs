@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use super::RmaError;
+use super::error::RmaError;
 use super::listener::{Opened, WINDOWS_MAX};
 use super::requests::Requests;
 use crate::base::slab::Handle;

@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use super::RmaError;
+use super::error::RmaError;
 use crate::base::units::Bytes;
 use crate::connect::ListenerId;
 use crate::host::Endpoint;

@@ -3,7 +3,7 @@
 
 extern crate std;
 
-use super::RmaError;
+use super::error::RmaError;
 use crate::host::Endpoint;
 use crate::host::group::Group;
 use crate::host::group::jobs::{JobId, Jobs, Until, Work};

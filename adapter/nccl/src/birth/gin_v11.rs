@@ -174,8 +174,8 @@ pub unsafe extern "C" fn create_context(
     call(|| unsafe { context_made(of, &config, DEVICE_VERSION, out, handle) })
 }
 
-/// Registers memory at all ranks, with its dma-buf where it has one; what NCCL and what kernels call
-/// it.
+/// Registers memory at all ranks, with its dma-buf where it has one: what NCCL calls it, and what
+/// kernels do.
 ///
 /// # Safety
 /// - `of` is NULL, or of `connect` and not closed; the memory stays until it was deregistered.

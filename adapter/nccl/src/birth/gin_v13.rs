@@ -1,5 +1,5 @@
-//! GIN, born in v13: several contexts, properties of v12, and gets. NCCL 2.30.7 takes this table for
-//! one of RMA where it finds no newer one.
+//! GIN, born in v13: several contexts, properties of v12, and gets. NCCL 2.30.7 takes this table
+//! for one of RMA where it finds no newer one.
 
 use super::gin_v11::{RECVS_MAX, context, context_made, count, device_type, put};
 use super::{call, named, number, write};

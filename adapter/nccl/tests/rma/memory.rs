@@ -47,6 +47,18 @@ impl Area {
         Area { kind, start, bytes, gpu }
     }
 
+    /// Memory of the host whose pages are there once they are written.
+    pub fn sparse(bytes: usize) -> Area {
+        let (rights, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
+        // SAFETY: a mapping of its own.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        Area { kind: Kind::Host, start: start as u64, bytes, gpu: 0 }
+    }
+
     pub fn at(&self) -> (u64, usize) {
         (self.start, self.bytes)
     }
