@@ -187,3 +187,36 @@ fn memory_is_registered_by_another_thread_while_messages_flow() {
         assert_nothing_lives();
     });
 }
+
+/// A stream that holds no more makes the driver's call wait, and so its messages.
+#[test]
+fn messages_come_while_launch_queues_are_full() {
+    let settings = [("CUDA_DOUBLE_QUEUE", "2"), ("CUDA_DOUBLE_DELAY_NS", "20000")];
+    with_double("messages_come_while_launch_queues_are_full", &settings, || {
+        on(0);
+        for way in [Way::Pull, Way::Push] {
+            messages(way, |_| {});
+        }
+        assert_nothing_lives();
+    });
+}
+
+/// With PXN a rank registers memory of another rank's GPU, which it has imported.
+#[test]
+fn memory_of_another_ranks_gpu_moves_as_any_other() {
+    with_double("memory_of_another_ranks_gpu_moves_as_any_other", &[], || {
+        on(0);
+        for way in [Way::Pull, Way::Push, Way::Tcp] {
+            let mut pair = pair(way);
+            let mut from = Memory::new(&pair.a, Kind::Imported(1));
+            let mut into = Memory::new(&pair.b, Kind::Imported(0));
+            for bytes in SIZES {
+                exchange(&mut pair, &mut from, &mut into, bytes, false);
+            }
+            from.free(&pair.a);
+            into.free(&pair.b);
+            pair.close();
+        }
+        assert_nothing_lives();
+    });
+}

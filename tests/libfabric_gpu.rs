@@ -8,11 +8,12 @@ mod libfabric_support;
 mod nic_gpu_support;
 
 use crosstie::host::{DeviceKind, Options};
+use crosstie::transport::flush::FlushEnd;
 use cuda_support::steps::on;
 use cuda_support::{control, with_double};
 use host_support::pair::{Pair, alone};
 use host_support::{Node, Watch, small, stalled};
-use libfabric_support::{Layout, counts, strict, strict_environment};
+use libfabric_support::{Layout, counts, dmabufs, strict, strict_environment};
 use nic_gpu_support::{
     Memory, SIZES, assert_by, assert_direct, copied, exchange, go_beside, settle,
 };
@@ -37,10 +38,13 @@ fn goes_by_the_provider(layout: Layout) {
     for provider in ["strict-gpus", "strict-gpus-domain"] {
         let mut pair = pair(library, provider);
         for gpus in [[Some(0), Some(1)], [Some(1), Some(1)], [Some(0), None], [None, Some(1)]] {
-            let before = counts(library)[0];
+            let (before, named) = (counts(library)[0], dmabufs(library));
             let mut from = Memory::new(&pair.a, gpus[0]);
             let mut into = Memory::new(&pair.b, gpus[1]);
             assert_eq!(counts(library)[0], before + 2, "each side has registered its memory");
+            let of_gpus = gpus.iter().flatten().count() as i32;
+            let expected = if layout == Layout::Two { of_gpus } else { 0 };
+            assert_eq!(dmabufs(library) - named, expected, "those that a dma-buf names");
             for bytes in SIZES {
                 let copied_before = copied();
                 let lanes = exchange(&mut pair, &mut from, &mut into, bytes);
@@ -73,27 +77,86 @@ fn provider_of_libfabric_2_that_reaches_gpus_carries_their_memory() {
     });
 }
 
-/// The NIC fails after some messages, and its endpoint is opened anew.
+/// Flushes by the provider's own endpoint, several at a time.
 #[test]
-fn memory_of_a_gpu_is_registered_again_when_its_nic_comes_back() {
-    with_double("memory_of_a_gpu_is_registered_again_when_its_nic_comes_back", &[], || {
+fn flushes_of_a_gpus_memory_go_by_the_provider() {
+    with_double("flushes_of_a_gpus_memory_go_by_the_provider", &[], || {
         let Some(library) = strict(Layout::One) else { return };
         on(0);
-        let mut pair = pair(library, "strict-gpus-overrun");
+        let mut pair = pair(library, "strict-gpus");
         let mut from = Memory::new(&pair.a, Some(0));
         let mut into = Memory::new(&pair.b, Some(1));
-        let first = pair.views(1)[0].generation;
-        let watch = Watch::start();
-        loop {
-            let lanes = exchange(&mut pair, &mut from, &mut into, 70_000);
-            if pair.views(1)[0].generation > first && lanes[1] == 70_000 {
-                break;
-            }
-            watch.look("the NIC to fail, and to carry again");
+        exchange(&mut pair, &mut from, &mut into, 70_000);
+        let memory = [(into.region, into.start)];
+        let begin = |()| pair.b.gpu_flushes().begin(memory.into_iter()).expect("a NIC has it");
+        for flush in [(); 3].map(begin) {
+            let watch = Watch::start();
+            let end = loop {
+                pair.progress();
+                match pair.b.gpu_flushes().test(flush) {
+                    Some(end) => break end,
+                    None => watch.look("a flush"),
+                }
+            };
+            assert_eq!(end, FlushEnd::Visible);
         }
         from.free(&pair.a);
         into.free(&pair.b);
         pair.close();
+    });
+}
+
+/// A provider that refuses dma-bufs is given the address.
+#[test]
+fn provider_without_dma_bufs_takes_the_address() {
+    with_double("provider_without_dma_bufs_takes_the_address", &[], || {
+        let Some(library) = strict(Layout::Two) else { return };
+        on(0);
+        let mut pair = pair(library, "strict-gpus-plain");
+        let mut from = Memory::new(&pair.a, Some(0));
+        let mut into = Memory::new(&pair.b, Some(1));
+        let lanes = exchange(&mut pair, &mut from, &mut into, 70_000);
+        assert_by(&lanes, 1, 70_000);
+        assert_eq!(dmabufs(library), 0);
+        from.free(&pair.a);
+        into.free(&pair.b);
+        pair.close();
+    });
+}
+
+/// The NIC fails after some messages, and its endpoint is opened anew.
+fn comes_back(layout: Layout, provider: &str) {
+    let Some(library) = strict(layout) else { return };
+    on(0);
+    let mut pair = pair(library, provider);
+    let mut from = Memory::new(&pair.a, Some(0));
+    let mut into = Memory::new(&pair.b, Some(1));
+    let first = pair.views(1)[0].generation;
+    let watch = Watch::start();
+    loop {
+        let lanes = exchange(&mut pair, &mut from, &mut into, 70_000);
+        if pair.views(1)[0].generation > first && lanes[1] == 70_000 {
+            break;
+        }
+        watch.look("the NIC to fail, and to carry again");
+    }
+    from.free(&pair.a);
+    into.free(&pair.b);
+    pair.close();
+}
+
+#[test]
+fn memory_of_a_gpu_is_registered_again_when_its_nic_comes_back() {
+    with_double("memory_of_a_gpu_is_registered_again_when_its_nic_comes_back", &[], || {
+        comes_back(Layout::One, "strict-gpus-overrun");
+    });
+}
+
+/// By its dma-buf, without which this provider takes nothing.
+#[test]
+fn dma_buf_is_registered_again_when_its_nic_comes_back() {
+    with_double("dma_buf_is_registered_again_when_its_nic_comes_back", &[], || {
+        comes_back(Layout::Two, "strict-gpus-dmabufs");
     });
 }
 

@@ -15,6 +15,7 @@ mod verbs_support;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::MemoryOptions;
+use crosstie::transport::flush::FlushEnd;
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{Incoming, Outgoing};
 use cuda_support::driver::*;
@@ -41,6 +42,7 @@ fn storyteller() {
         "give a descriptor" => give_a_descriptor(),
         "have no dma-bufs" => go_beside_of_a_gpu(|| control::attribute(0, 124, 0)),
         "need a flush" => go_beside_of_a_gpu(|| control::attribute(0, 118, 0)),
+        "flush by two ports" => flush_by_two_ports(),
         "go by the port after many" => go_by_the_port_after_many(),
         _ => panic!("no story is called {story}"),
     }
@@ -254,6 +256,60 @@ fn of_two_ports_the_one_that_has_taken_the_memory_carries_it() {
                  cannot register dma-bufs); messages in it take the other rails";
     assert_eq!(said.matches(words).count(), 1, "{said}");
     assert!(!said.contains("no port registers"), "{said}");
+}
+
+/// Each port reads once for each flush. Reads that the device keeps for itself fail in time, and
+/// those behind them, which found no room before, go on.
+fn flush_by_two_ports() {
+    const FAKE: &str = "cards=2 gid_by_card dmabufs mapped say_posts";
+    let mut pair = settled(2);
+    let (mut from, mut into) = (Memory::new(&pair.a, Some(0)), Memory::new(&pair.b, Some(1)));
+    exchange(&mut pair, &mut from, &mut into, 70_000);
+    let begin = |pair: &mut Pair| {
+        let memory = [(into.region, into.start + 64)].into_iter();
+        pair.b.gpu_flushes().begin(memory).expect("ports have the memory")
+    };
+    let wait = |pair: &mut Pair, flush| {
+        let watch = Watch::start();
+        loop {
+            if let Some(end) = pair.b.gpu_flushes().test(flush) {
+                return end;
+            }
+            pair.progress();
+            watch.look("a flush");
+        }
+    };
+    for flush in [(); 3].map(|()| begin(&mut pair)) {
+        assert_eq!(wait(&mut pair, flush), FlushEnd::Visible);
+    }
+    // SAFETY: as in `pair`.
+    unsafe { std::env::set_var("FAKE", format!("{FAKE} silent")) };
+    let kept = begin(&mut pair);
+    // SAFETY: as above.
+    unsafe { std::env::set_var("FAKE", FAKE) };
+    let behind = begin(&mut pair);
+    assert_eq!(pair.b.gpu_flushes().test(behind), None, "no port has room for its read");
+    assert_eq!(wait(&mut pair, behind), FlushEnd::Visible);
+    assert_eq!(wait(&mut pair, kept), FlushEnd::Unfenced);
+    let host = Memory::new(&pair.b, None);
+    let none = pair.b.gpu_flushes().begin([(host.region, host.start)].into_iter());
+    assert_eq!(none, None, "memory of the host needs no flush");
+    let lost = begin(&mut pair);
+    pair.b.gpu_flushes().forget(lost);
+    host.free(&pair.b);
+    from.free(&pair.a);
+    into.free(&pair.b);
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn flush_reads_once_by_each_port_that_has_the_memory() {
+    let fake = "cards=2 gid_by_card dmabufs mapped say_posts";
+    let Some(said) = told("flush by two ports", 2, fake) else { return };
+    assert!(said.contains("all came"), "{said}");
+    // three flushes, the one behind and the last one, by two ports; what is kept is not said
+    assert_eq!(said.matches("post 4 of 64 bytes, signalled\n").count(), 10, "{said}");
 }
 
 /// The descriptor is of the whole allocation, and is closed before the first message.

@@ -255,6 +255,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         tcp_rails: 0,
         tcp_call_bytes: default.tcp_call_bytes,
         companions: config.flags & XTIE_ENDPOINT_COMPANIONS != 0,
+        gpu_flushes: default.gpu_flushes,
     };
     if options.eager_bytes_max == default.eager_bytes_max {
         // who wants a short ring need not know what else follows from it

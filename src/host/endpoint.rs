@@ -9,6 +9,7 @@ use super::choice::plan::Plan;
 use super::choice::settings;
 use super::choice::vendor::{self, VendorRail};
 use super::error::OpenError;
+use super::gpu::{Flushes, GpuFlushes};
 use super::group::gpu_adds::GpuAdds;
 use super::life::join;
 pub use super::life::known::ConnectionRail;
@@ -86,6 +87,7 @@ pub struct Endpoint {
     pub(super) losses_seen: Option<u64>,
     /// Adds to words of windows in memory of GPUs.
     pub(super) gpu_adds: GpuAdds,
+    pub(super) flushes: Flushes,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
 }
@@ -340,6 +342,9 @@ impl Endpoint {
         if self.machine.has_lane_down() {
             self.lanes_return();
         }
+        if !self.flushes.is_empty() {
+            self.gpu_flushes().step();
+        }
         if self.vouching.has_some() {
             self.vouch_look();
         }
@@ -349,6 +354,13 @@ impl Endpoint {
             self.doubts_look();
         }
         progress
+    }
+
+    /// Flushes of what NICs have written to GPUs, for who has said that it flushes
+    /// ([`Options::gpu_flushes`]).
+    pub fn gpu_flushes(&mut self) -> GpuFlushes<'_> {
+        let (now, regions) = (self.now(), &self.shared.regions);
+        GpuFlushes { flushes: &mut self.flushes, machine: &mut self.machine, regions, now }
     }
 
     /// The time since open.

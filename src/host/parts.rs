@@ -11,6 +11,7 @@ use super::choice::settings::Environment;
 use super::choice::vendor::VendorRail;
 use super::endpoint::Endpoint;
 use super::error::OpenError;
+use super::gpu::Flushes;
 use super::gpu::GpuMemory;
 use super::group::gpu_adds::GpuAdds;
 use super::life::known::{Known, LaneKnown, LanesTold};
@@ -214,7 +215,7 @@ impl Parts {
         let domain = match ports.is_empty() {
             true => RailDomain::Host(domain),
             false => {
-                let ports = PortsMemory::open(ports, limits.regions_max)?;
+                let ports = PortsMemory::open(ports, limits.regions_max, self.options.gpu_flushes)?;
                 RailDomain::Ports(Box::new(PortsDomain { host: domain, ports }))
             }
         };
@@ -264,6 +265,7 @@ impl Parts {
             lanes: tables.lanes,
             lanes_fresh: 0,
             lanes_told: LanesTold::NOTHING,
+            flushes: Flushes::new(),
             events: tables.consumer,
             mailbox_key,
             generations,
@@ -383,6 +385,7 @@ impl Parts {
             lanes,
             lanes_fresh: 0,
             lanes_told: LanesTold::NOTHING,
+            flushes: Flushes::new(),
             events: consumer,
             mailbox_key,
             generations,

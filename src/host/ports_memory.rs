@@ -111,13 +111,18 @@ impl Registrar for Ports {
 }
 
 impl PortsMemory {
-    /// For so many regions at a time.
-    pub fn open(ports: Vec<NamedDomain>, regions_max: u32) -> Result<PortsMemory, OpenError> {
+    /// For so many regions at a time. `flushed`: as [`Wants::flushed`].
+    pub fn open(
+        ports: Vec<NamedDomain>,
+        regions_max: u32,
+        flushed: bool,
+    ) -> Result<PortsMemory, OpenError> {
         let count = ports.len();
         let any = |is: fn(&PortDomain<'static>) -> bool| ports.iter().any(|it| is(&it.domain));
         let gpu_wants = Wants {
             dmabufs: any(PortDomain::takes_dmabufs),
             addresses: any(PortDomain::takes_gpu_addresses),
+            flushed,
         };
         let length = Registrations::<Ports>::bytes(regions_max);
         let records = Reserve::create(length)?;

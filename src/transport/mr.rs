@@ -105,6 +105,15 @@ impl<'m> DataMrs<'m> {
         self.table.get(handle)
     }
 
+    /// What rails call a region that lies in memory of a GPU, and its address lies in.
+    pub fn keys_on_gpu(&self, handle: Handle, address: u64) -> Option<[RailKey; RAILS_MAX]> {
+        let range = self.table.get(handle)?;
+        let is_inside = address.checked_sub(range.start).is_some_and(|at| at < range.length);
+        let keys = &self.keys[handle.index as usize];
+        (range.tag == DEVICE && is_inside)
+            .then(|| keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire))))
+    }
+
     /// The keys of a region that no outstanding request uses.
     pub fn idle_keys(&self, handle: Handle) -> Result<[RailKey; RAILS_MAX], RemoveError> {
         self.table.idle(handle)?;

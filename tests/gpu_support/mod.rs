@@ -12,6 +12,7 @@ use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::Options;
 use crosstie::transport::{Incoming, Outgoing, RequestId, SubmitError};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Bytes of each side's memory: two of the pieces that go through cells, and more.
 pub const ROOM: usize = 4 << 20;
@@ -27,6 +28,8 @@ pub enum Kind {
     Exported(i32),
     /// Two such allocations, one behind the other.
     TwoExported(i32),
+    /// Of a handle that came through a descriptor, as another process sends it.
+    Imported(i32),
 }
 
 /// Registered memory of one endpoint.
@@ -35,6 +38,19 @@ pub struct Memory {
     pub start: u64,
     pub region: Handle,
     host: Vec<u8>,
+}
+
+/// Maps what a descriptor has brought.
+fn imported(gpu: i32) -> u64 {
+    let made = create(gpu, POSIX, ROOM);
+    let file = out(|file: *mut i32| cuMemExportToShareableHandle(file, made, POSIX, 0));
+    ok(cuMemRelease(made));
+    let handle = out(|handle| cuMemImportFromShareableHandle(handle, file as usize, POSIX));
+    // SAFETY: made above, and the handle has what it stands for.
+    drop(unsafe { OwnedFd::from_raw_fd(file) });
+    let start = map(handle, gpu, ROOM);
+    ok(cuMemRelease(handle));
+    start
 }
 
 pub fn mapped(gpu: i32, count: usize) -> u64 {
@@ -69,6 +85,7 @@ impl Memory {
             Kind::Alloc(_) => alloc(ROOM),
             Kind::Exported(gpu) => mapped(gpu, 1),
             Kind::TwoExported(gpu) => mapped(gpu, 2),
+            Kind::Imported(gpu) => imported(gpu),
         };
         let memory = if kind == Kind::Host { MemoryKind::Host } else { MemoryKind::Cuda(0) };
         // SAFETY: it stays until `free` has deregistered it.
@@ -106,7 +123,7 @@ impl Memory {
         match self.kind {
             Kind::Host => {}
             Kind::Alloc(_) => ok(cuMemFree_v2(self.start)),
-            Kind::Exported(_) => unmap(self.start, 1),
+            Kind::Exported(_) | Kind::Imported(_) => unmap(self.start, 1),
             Kind::TwoExported(_) => unmap(self.start, 2),
         }
     }

@@ -77,6 +77,14 @@ pub fn counts(library: &CStr) -> [usize; 2] {
     counts
 }
 
+/// Registrations of the strict fabric that were ever made by a dma-buf.
+pub fn dmabufs(library: &CStr) -> i32 {
+    // SAFETY: that is its type.
+    let call: extern "C" fn() -> i32 =
+        unsafe { std::mem::transmute(function(library, c"strict_dmabufs")) };
+    call()
+}
+
 /// Bytes of the messages that were ever posted to the strict fabric.
 pub fn message_bytes(library: &CStr) -> usize {
     // SAFETY: that is its type.

@@ -164,31 +164,82 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
     return 0;
 }
 
-static int gpu_regions; /* ever made */
+static int gpu_regions, dmabufs; /* ever made */
+
+/* How many registrations were ever made by a dma-buf. */
+PUBLIC int strict_dmabufs(void) { return dmabufs; }
+
+/* `struct fi_mr_dmabuf` and FI_MR_DMABUF, of libfabric 1.20. */
+struct dmabuf {
+    int fd;
+    uint64_t offset;
+    size_t len;
+    void *base_addr;
+};
+#define DMABUF (1ull << 40)
+
+/* Maps the part of the double's dma-buf, through which the region is reached from now on. The
+ * buffer is a file, and begins at the file's position. */
+static char *map_dmabuf(const struct dmabuf *part) {
+    char link[40], path[200] = "";
+    struct stat there;
+    uint64_t at = (uint64_t)lseek(part->fd, 0, SEEK_CUR) + part->offset;
+    size_t skipped = at % (size_t)sysconf(_SC_PAGESIZE);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", part->fd);
+    if (readlink(link, path, sizeof path - 1) < 0 || strncmp(path, "/memfd:cuda-double:", 19))
+        stop("a descriptor that is no dma-buf of the double's");
+    if (fstat(part->fd, &there) || at + part->len > (uint64_t)there.st_size)
+        stop("a dma-buf that ends before its memory");
+    char *pages = mmap(NULL, skipped + part->len, PROT_READ | PROT_WRITE, MAP_SHARED, part->fd,
+                       (off_t)(at - skipped));
+    if (pages == MAP_FAILED)
+        stop("a dma-buf that cannot be mapped");
+    return pages + skipped;
+}
 
 int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
                   struct fid_mr **out) {
     if (attr->iov_count != 1 || attr->auth_key_size || attr->iface != FI_HMEM_CUDA)
         stop("attributes of another registration than one of a GPU's memory");
-    if (!((struct domain *)fid)->has_gpus)
+    struct domain *domain = (struct domain *)fid;
+    if (!domain->has_gpus)
         stop("memory of a GPU with a domain that was not asked for it");
     if (attr->device.cuda < 0 || attr->device.cuda > 1)
         stop("memory of a GPU that is not there");
-    int code = register_memory(fid, attr->mr_iov->iov_base, attr->mr_iov->iov_len, attr->access,
-                               attr->offset, attr->requested_key, flags, out, attr->context);
-    if (!code)
-        gpu_regions++, ((struct region *)*out)->is_of_gpu = 1;
+    struct iovec part = {NULL, 0};
+    char *pages = NULL;
+    if (flags & DMABUF) {
+        const struct dmabuf *named = (const struct dmabuf *)attr->mr_iov;
+        if (fi_version() < FI_VERSION(1, 20))
+            stop("a dma-buf, of which this version knows nothing");
+        if (domain->kind->faults & REFUSES_DMABUFS)
+            return -FI_EOPNOTSUPP;
+        pages = map_dmabuf(named);
+        part = (struct iovec){(char *)named->base_addr + named->offset, named->len};
+        dmabufs++;
+    } else {
+        part = *attr->mr_iov;
+        if (domain->kind->faults & DMABUFS_ALONE)
+            return -FI_EOPNOTSUPP;
+    }
+    int code = register_memory(fid, part.iov_base, part.iov_len, attr->access, attr->offset,
+                               attr->requested_key, flags & ~DMABUF, out, attr->context);
+    if (!code) {
+        struct region *region = (struct region *)*out;
+        gpu_regions++, region->is_of_gpu = 1, region->pages = pages;
+    }
     return code;
 }
 
-static int is_of_gpu(const void *at) {
+/* The region of a GPU's memory that an address lies in. */
+static struct region *gpu_region(const void *at) {
     if (!gpu_regions)
-        return 0;
+        return NULL;
     for (struct region *region = regions; region; region = region->next)
         if (region->is_open && region->is_of_gpu && (const char *)at >= region->start &&
             (const char *)at < region->start + region->length)
-            return 1;
-    return 0;
+            return region;
+    return NULL;
 }
 
 /* A function of the double of the CUDA driver. */
@@ -200,19 +251,35 @@ static void *of_double(const char *name) {
     return found;
 }
 
+/* Bytes of a region: through its dma-buf, or by the double. */
+static unsigned gpu_get(const struct region *region, const void *from, void *bytes, size_t length) {
+    if (region->pages)
+        return memcpy(bytes, region->pages + ((const char *)from - region->start), length), 0;
+    unsigned (*get)(uint64_t, void *, size_t);
+    *(void **)&get = of_double("double_read");
+    return get((uintptr_t)from, bytes, length);
+}
+
+static unsigned gpu_put(const struct region *region, void *to, const void *bytes, size_t length) {
+    if (region->pages)
+        return memcpy(region->pages + ((char *)to - region->start), bytes, length), 0;
+    unsigned (*put)(uint64_t, const void *, size_t);
+    *(void **)&put = of_double("double_write");
+    return put((uintptr_t)to, bytes, length);
+}
+
 void *copy(void *to, const void *from, size_t length) {
-    if (!is_of_gpu(to) && !is_of_gpu(from))
+    const struct region *target = gpu_region(to), *source = gpu_region(from);
+    if (!target && !source)
         return memcpy(to, from, length);
-    unsigned (*get)(uint64_t, void *, size_t), (*put)(uint64_t, const void *, size_t);
-    *(void **)&get = of_double("double_read"), *(void **)&put = of_double("double_write");
     void *bytes = malloc(length);
     unsigned code = 0;
-    if (is_of_gpu(from))
-        code = get((uintptr_t)from, bytes, length);
+    if (source)
+        code = gpu_get(source, from, bytes, length);
     else
         memcpy(bytes, from, length);
-    if (!code && is_of_gpu(to))
-        code = put((uintptr_t)to, bytes, length);
+    if (!code && target)
+        code = gpu_put(target, to, bytes, length);
     else if (!code)
         memcpy(to, bytes, length);
     if (code)

@@ -61,6 +61,10 @@ static const struct kind kinds[] = {
     {"strict-gpus-overrun", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS,
      REACHES_GPUS | OVERRUNS},
     {"strict-gpus-domain", FI_MR_LOCAL | FI_MR_HMEM, FI_CONTEXT, 8, 8, ALL_ORDERS, REACHES_GPUS},
+    {"strict-gpus-plain", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     REACHES_GPUS | REFUSES_DMABUFS},
+    {"strict-gpus-dmabufs", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     REACHES_GPUS | DMABUFS_ALONE | OVERRUNS},
     {"strict-hmem", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS, 0},
     /* what those of NICs do, and none of software */
     {"efa", ENDPOINT_SCOPED & ~FI_MR_ENDPOINT, 0, 4, 4, FI_ORDER_SAS,

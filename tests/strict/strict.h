@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,6 +72,8 @@ enum {
     MISCOUNTS = 1ull << 41, /* after a while its queue says that it gave more than it was asked
                                for */
     REACHES_GPUS = 1ull << 42, /* no fault: FI_HMEM, for memory of the double of the CUDA driver */
+    REFUSES_DMABUFS = 1ull << 43, /* such memory not by its dma-buf */
+    DMABUFS_ALONE = 1ull << 44, /* nor this: and by that alone */
 };
 
 /* What is long to a provider with REGRETS: no buffer of a rail's own. */
@@ -118,7 +121,7 @@ struct region {
     int is_open, is_enabled, is_of_gpu;
     struct domain *domain;
     struct endpoint *bound;
-    char *start;
+    char *start, *pages; /* pages: of the dma-buf that it was registered by */
     size_t length;
     uint64_t access;
     struct region *next;

@@ -185,6 +185,40 @@ static void fetch_parts(uint32_t key, uint64_t from, struct ibv_send_wr *wr) {
                wr->sg_list[n].length);
 }
 
+/* Bytes that were written to a dma-buf, and have not reached the GPU: with "held_back" none do
+ * before something there is read. */
+static struct held { struct held *next; void *to; size_t length; char bytes[]; } *first, **last;
+
+static void land(void) {
+    for (struct held *now; (now = first);) {
+        memcpy(now->to, now->bytes, now->length);
+        first = now->next;
+        free(now);
+    }
+    last = NULL;
+}
+
+static int is_buffer(uint32_t key) {
+    for (int n = 0; n < BUFFERS; n++) if (key && buffers[n].key == key) return 1;
+    return 0;
+}
+
+static void hold_back(uint32_t key, uint64_t to, struct ibv_send_wr *wr) {
+    for (int n = 0; n < wr->num_sge; to += wr->sg_list[n++].length) {
+        size_t length = wr->sg_list[n].length;
+        struct held *held_back = malloc(sizeof *held_back + length);
+        *held_back = (struct held){ NULL, place(key, to, length), length };
+        memcpy(held_back->bytes, part_of(&wr->sg_list[n]), length);
+        *(last ? last : &first) = held_back;
+        last = &held_back->next;
+    }
+}
+
+static void write_parts(uint32_t key, uint64_t to, struct ibv_send_wr *wr) {
+    if (value("held_back") && is_buffer(key)) hold_back(key, to, wr);
+    else copy_parts(key, to, wr);
+}
+
 /* Where the old value of an add goes; none: nothing of that key lies there. */
 static void *sink_of(const struct ibv_sge *part) {
     for (int n = 0; n < BUFFERS; n++)
@@ -213,8 +247,13 @@ static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     if (is_deaf || value("unanswered")) return IBV_WC_RETRY_EXC_ERR;
     if (!is_send && length && value("bad_key")) return IBV_WC_REM_ACCESS_ERR;
     if (wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) return fetch_add(wr);
-    if (wr->opcode == IBV_WR_RDMA_READ) fetch_parts(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr);
-    else if (!is_send) copy_parts(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr);
+    if (wr->opcode == IBV_WR_RDMA_READ) {
+        if (value("no_reads")) return IBV_WC_REM_ACCESS_ERR;
+        if (is_buffer(wr->wr.rdma.rkey)) land();
+        fetch_parts(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr);
+    } else if (!is_send) {
+        write_parts(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr);
+    }
     if (!is_send && !has_word) return IBV_WC_SUCCESS;
     if (other->first == other->next) return IBV_WC_RNR_RETRY_EXC_ERR;
     struct receive to = other->receives[other->first++ % QUEUE];
@@ -585,6 +624,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
     int card = (int)(pd->context->device - devices);
     errno = number("dmabuf_errno", EOPNOTSUPP);
     if (!value("dmabufs") || card != number("dmabufs_card", card)) return NULL;
+    if (fd < 0) { errno = EBADF; return NULL; }
     struct ibv_mr *mr = ibv_reg_mr(pd, (void *)(uintptr_t)iova, length, access);
     return !mr || !value("mapped") || map_buffer(mr, offset, fd) ? mr : NULL;
 }
@@ -594,6 +634,7 @@ int ibv_dereg_mr(struct ibv_mr *mr) {
     for (int n = 0; n < BUFFERS; n++) if (names[n].key == mr->lkey) names[n].key = 0;
     for (int n = 0; n < BUFFERS; n++)
         if (buffers[n].key == mr->lkey && !value("dead")) {
+            land();
             munmap(buffers[n].pages, buffers[n].skipped + buffers[n].length);
             buffers[n].key = 0;
         }

@@ -275,11 +275,11 @@ pub const DEBUG: Group = Group {
     settings: &[
         of(
             "CROSSTIE_NCCL_CUDA",
-            "1 where the launcher says that all ranks run on this host; else 0",
+            "1 where the launcher says that all ranks run on this host; else not set",
             SWITCH,
             "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
-             NCCL_NET_GDR_LEVEL and NCCL_MIN_NCHANNELS where they are not set. See \
-             doc/nccl.md.",
+             NCCL_NET_GDR_LEVEL and NCCL_MIN_NCHANNELS where they are not set. 0: it takes none. \
+             Not set: where NICs take it. See doc/nccl.md.",
         ),
         of(
             "CROSSTIE_HEAP_BYTES",

@@ -1,16 +1,18 @@
-//! Whether NCCL hands us memory of GPUs: where `CROSSTIE_NCCL_CUDA=1` says so, or the launcher says
-//! that all ranks run on this host.
+//! Whether NCCL hands us memory of GPUs. It does for two reasons:
 //!
-//! NCCL then copies nothing to the host: the copy engine moves what it sends, from GPU to GPU. To
-//! another host such messages would go through the host, and NCCL's own way there is faster.
+//! - Copy engines: `CROSSTIE_NCCL_CUDA=1` says so, or the launcher says that all ranks run on this
+//!   host. They move what NCCL sends, from GPU to GPU. To another host such messages would go
+//!   through the host, and NCCL's own way there is faster.
+//! - NICs: those of the device register memory of every GPU that this process sees.
 
+use crate::driver::driver;
 use crate::launcher;
-use crate::net::device::Device;
-use crate::net::kind::Kind;
+use crate::net::device::{Device, GpuWay};
 use crate::net::log;
 use crosstie::host::settings;
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
+use crosstie::memory::cuda::dmabuf::all_suit_nics;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
@@ -44,14 +46,33 @@ fn reason() -> Option<&'static str> {
     reason.as_deref()
 }
 
-/// Whether a device takes memory of GPUs. RDMA ports do not.
-pub fn is_offered(device: &Device) -> bool {
-    matches!(device.kind, Kind::Alone | Kind::Interfaces(_)) && reason().is_some()
+/// Whether copy engines move memory of GPUs, under each kind of device.
+pub fn by_copies() -> bool {
+    reason().is_some()
+}
+
+/// Whether the NICs of a device register memory of every GPU that this process sees.
+pub fn by_nics(device: &Device) -> bool {
+    let suit =
+        |exported| driver().is_some_and(|it| all_suit_nics(it, exported, true).unwrap_or(false));
+    match device.gpus {
+        GpuWay::None => false,
+        GpuWay::Dmabuf => suit(true),
+        GpuWay::Address => suit(false),
+    }
 }
 
 /// What NCCL is told of a device's speed, in Mbit/s.
 pub fn speed_mbps(device: &Device) -> i32 {
-    if is_offered(device) { SPEED_MBPS.max(device.speed_mbps) } else { device.speed_mbps }
+    if by_copies() { SPEED_MBPS.max(device.speed_mbps) } else { device.speed_mbps }
+}
+
+/// Says that NICs of a device take memory of GPUs.
+pub fn nics_say(device: &Device) {
+    if by_nics(device) {
+        let name = device.name.to_string_lossy();
+        log::info(&format!("memory of GPUs goes by the NICs of {name} to other hosts"));
+    }
 }
 
 /// Sets NCCL's variables where they are not set. It reads them after the first call of a plugin,

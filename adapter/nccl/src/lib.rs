@@ -5,8 +5,8 @@
 //! them was born, and what they do, without versions, in [`net`]. Nothing but the tables is
 //! visible outside.
 //!
-//! Slots that NCCL allows to be NULL, and for which there is nothing to do, are: memory of GPUs,
-//! and handles for devices that unpack messages.
+//! Slots that NCCL allows to be NULL, and for which there is nothing to do, are those of devices
+//! that unpack messages.
 
 // The names of the tables are NCCL's.
 #![allow(non_upper_case_globals)]
@@ -14,6 +14,7 @@
 pub mod abi;
 pub mod birth;
 mod cuda;
+mod driver;
 pub mod gin;
 mod launcher;
 pub mod net;
@@ -43,7 +44,7 @@ pub static ncclNetPlugin_v6: NetV6 = NetV6 {
     connect: v6::connect,
     accept: v6::accept,
     reg_mr: v6::reg_mr,
-    reg_mr_dma_buf: None,
+    reg_mr_dma_buf: Some(v6::reg_mr_dma_buf),
     dereg_mr: v6::dereg_mr,
     isend: v6::isend,
     irecv: v6::irecv,
@@ -65,7 +66,7 @@ pub static ncclNetPlugin_v7: NetV7 = NetV7 {
     connect: v7::connect,
     accept: v7::accept,
     reg_mr: v6::reg_mr,
-    reg_mr_dma_buf: None,
+    reg_mr_dma_buf: Some(v6::reg_mr_dma_buf),
     dereg_mr: v6::dereg_mr,
     isend: v6::isend,
     irecv: v6::irecv,
@@ -89,7 +90,7 @@ pub static ncclNetPlugin_v8: NetV8 = NetV8 {
     connect: v7::connect,
     accept: v7::accept,
     reg_mr: v8::reg_mr,
-    reg_mr_dma_buf: None,
+    reg_mr_dma_buf: Some(v6::reg_mr_dma_buf),
     dereg_mr: v6::dereg_mr,
     isend: v6::isend,
     irecv: v6::irecv,
@@ -113,7 +114,7 @@ pub static ncclNetPlugin_v9: NetV9 = NetV9 {
     connect: v7::connect,
     accept: v7::accept,
     reg_mr: v8::reg_mr,
-    reg_mr_dma_buf: None,
+    reg_mr_dma_buf: Some(v6::reg_mr_dma_buf),
     dereg_mr: v6::dereg_mr,
     isend: v9::isend,
     irecv: v9::irecv,
@@ -138,7 +139,7 @@ pub static ncclNetPlugin_v10: NetV10 = NetV10 {
     connect: v10::connect,
     accept: v7::accept,
     reg_mr: v8::reg_mr,
-    reg_mr_dma_buf: None,
+    reg_mr_dma_buf: Some(v6::reg_mr_dma_buf),
     dereg_mr: v6::dereg_mr,
     isend: v10::isend,
     irecv: v10::irecv,
@@ -163,7 +164,7 @@ pub static ncclNetPlugin_v11: NetV11 = NetV11 {
     connect: v11::connect,
     accept: v7::accept,
     reg_mr: v8::reg_mr,
-    reg_mr_dma_buf: None,
+    reg_mr_dma_buf: Some(v6::reg_mr_dma_buf),
     dereg_mr: v6::dereg_mr,
     isend: v10::isend,
     irecv: v10::irecv,
@@ -190,7 +191,7 @@ pub static ncclNetPlugin_v12: NetV12 = NetV12 {
     connect: v11::connect,
     accept: v7::accept,
     reg_mr: v8::reg_mr,
-    reg_mr_dma_buf: None,
+    reg_mr_dma_buf: Some(v6::reg_mr_dma_buf),
     dereg_mr: v6::dereg_mr,
     isend: v10::isend,
     irecv: v10::irecv,

@@ -35,7 +35,7 @@ pub fn answers(ranks: usize, nodes: usize) -> bool {
     static SAID: Once = Once::new();
     let network = Variables::of_process().text("NCCL_NET");
     let is_ours = network.is_none_or(|name| name.eq_ignore_ascii_case("crosstie"));
-    let answers = ranks > 1 && nodes == ranks && is_ours && net::offers(cuda::is_offered);
+    let answers = ranks > 1 && nodes == ranks && is_ours && net::is_open() && cuda::by_copies();
     if answers {
         SAID.call_once(|| log::info("tuner: ring, LL up to 16 KiB, channels by size"));
     }

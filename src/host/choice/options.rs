@@ -81,6 +81,10 @@ pub struct Options {
     pub tcp_rails: u32,
     /// Bytes that one call of a TCP rail hands over at most ([`tcp::Settings::call_bytes`]).
     pub tcp_call_bytes: Bytes,
+    /// Whether the user flushes what NICs have written to GPUs before compute capability 9.0, as
+    /// NCCL does, by [`crate::host::Endpoint::gpu_flushes`]. Else NICs have no memory of such GPUs
+    /// that need it.
+    pub gpu_flushes: bool,
     /// Whether RDMA ports have companions, which add to counters of this process
     /// ([`crate::host::nic_counter`]). Connections then have one RDMA rail at most, and end when
     /// they lose it.
@@ -112,6 +116,7 @@ impl Default for Options {
             nics: None,
             tcp_rails: 0,
             tcp_call_bytes: tcp::CALL_BYTES,
+            gpu_flushes: false,
             companions: false,
         }
     }

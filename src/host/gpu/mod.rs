@@ -6,6 +6,7 @@
 
 extern crate std;
 
+mod flushes;
 mod helper;
 mod record;
 
@@ -21,6 +22,8 @@ use crate::memory::{Errno, WakeFd, heap, threads};
 use crate::provider::copy_engine::{Exporter, GPUS_MAX, LaneError, Shared as Gpus};
 use crate::provider::shm::ShmDomain;
 use core::fmt;
+pub(in crate::host) use flushes::Flushes;
+pub use flushes::{FlushId, GpuFlushes};
 use helper::Helper;
 use std::collections::BTreeMap;
 use std::format;
@@ -260,6 +263,8 @@ pub(in crate::host) struct Wants {
     pub dmabufs: bool,
     /// Some want its address alone.
     pub addresses: bool,
+    /// The user flushes what they have written, as NCCL does.
+    pub flushed: bool,
 }
 
 /// What ports register a region of a GPU by. The dma-buf is the one that is `given`, or one that is
@@ -274,7 +279,7 @@ pub(in crate::host) fn for_ports(
 ) -> Result<Option<Dmabuf>, GpuError> {
     let library = Library::load().map_err(GpuError::Driver)?;
     let gpu = Gpu::at(library, number as i32)?;
-    if !dmabuf::needs_no_flush(&gpu)? {
+    if !dmabuf::suits_nics(&gpu, wants.flushed)? {
         return Err(GpuError::Flush);
     }
     if !wants.dmabufs {

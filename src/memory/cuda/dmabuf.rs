@@ -2,12 +2,12 @@
 
 extern crate std;
 
-use super::gpu::{Entered, Gpu};
-use super::library::CudaError;
+use super::gpu::{Entered, Gpu, devices};
+use super::library::{CudaError, Library};
 use crate::base::descriptor;
 use crate::base::text::Text;
 use core::ffi::c_int;
-use cudarc::driver::sys::{CUdevice_attribute, CUmemRangeHandleType};
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUmemRangeHandleType};
 use std::os::fd::OwnedFd;
 
 /// The call, in errors.
@@ -16,20 +16,58 @@ const CALL: &str = "cuMemGetHandleForAddressRange";
 /// Writes of a NIC, once it has reported them, are there for every kernel of the GPU: the least of
 /// the driver's values that says so, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER.
 const ORDERED: c_int = 100;
+/// Which value says that.
+const ORDERING: CUdevice_attribute =
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING;
+/// The first number of a compute capability from which on NCCL flushes nothing.
+const FLUSHED_BEFORE: c_int = 9;
+/// Which value is that number.
+const MAJOR: CUdevice_attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+/// Whether the driver makes dma-bufs of a GPU's memory.
+const EXPORTS: CUdevice_attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
 
-/// Whether what a NIC has written to a GPU, and has reported, is there for the GPU's kernels
-/// without a flush.
+/// Whether NICs may write to a GPU: what they have written, and have reported, is there for its
+/// kernels without a flush; or `flushed`: somebody flushes it as NCCL does, of all GPUs before
+/// compute capability 9.0 (`ncclTopoNeedFlush`).
 ///
 /// *Errors*: the driver's.
-pub fn needs_no_flush(gpu: &Gpu) -> Result<bool, CudaError> {
-    let library = gpu.library();
-    let Ok(functions) = &library.dmabufs else { return Ok(false) };
-    let name = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING;
+pub fn suits_nics(gpu: &Gpu, flushed: bool) -> Result<bool, CudaError> {
+    is_suited(gpu.library(), gpu.device(), flushed)
+}
+
+/// The same of every GPU that this process sees, and, where that is asked, the driver makes
+/// dma-bufs of their memory. Makes no context.
+///
+/// *Errors*: the driver's.
+pub fn all_suit_nics(library: &Library, exported: bool, flushed: bool) -> Result<bool, CudaError> {
+    let devices = devices(library)?;
+    for device in &devices {
+        let exports = !exported || attribute(library, EXPORTS, *device)?.is_some_and(|it| it != 0);
+        if !(exports && is_suited(library, *device, flushed)?) {
+            return Ok(false);
+        }
+    }
+    Ok(!devices.is_empty())
+}
+
+fn is_suited(library: &Library, device: CUdevice, flushed: bool) -> Result<bool, CudaError> {
+    let Some(order) = attribute(library, ORDERING, device)? else { return Ok(false) };
+    let is_old = attribute(library, MAJOR, device)?.is_some_and(|major| major < FLUSHED_BEFORE);
+    Ok(order >= ORDERED || flushed && is_old)
+}
+
+/// An attribute of a GPU; `None`: the driver is too old for dma-bufs.
+fn attribute(
+    library: &Library,
+    name: CUdevice_attribute,
+    device: CUdevice,
+) -> Result<Option<c_int>, CudaError> {
+    let Ok(functions) = &library.dmabufs else { return Ok(None) };
     let mut value = 0;
     // SAFETY: valid for a write; a device of the driver's.
-    let code = unsafe { (functions.attribute)(&mut value, name, gpu.device()) };
+    let code = unsafe { (functions.attribute)(&mut value, name, device) };
     library.check("cuDeviceGetAttribute", code)?;
-    Ok(value >= ORDERED)
+    Ok(Some(value))
 }
 
 /// A dma-buf of a range, whose first byte is the buffer's first.

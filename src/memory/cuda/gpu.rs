@@ -20,10 +20,8 @@ pub struct GpuName {
     pub reaches: Vec<bool>,
 }
 
-/// The GPUs that this process sees. Makes no context.
-///
-/// *Errors*: the driver's.
-pub fn visible(library: &Library) -> Result<Vec<GpuName>, CudaError> {
+/// The GPUs that this process sees, as the driver's calls name them.
+pub(super) fn devices(library: &Library) -> Result<Vec<CUdevice>, CudaError> {
     let pointers = library.pointers()?;
     let mut count = 0;
     // SAFETY: valid for a write.
@@ -35,6 +33,14 @@ pub fn visible(library: &Library) -> Result<Vec<GpuName>, CudaError> {
         library.check("cuDeviceGet", unsafe { (pointers.device_at)(&mut device, number) })?;
         devices.push(device);
     }
+    Ok(devices)
+}
+
+/// The GPUs that this process sees. Makes no context.
+///
+/// *Errors*: the driver's.
+pub fn visible(library: &Library) -> Result<Vec<GpuName>, CudaError> {
+    let (pointers, devices) = (library.pointers()?, devices(library)?);
     let named = |device: &CUdevice| {
         let (mut text, mut uuid) = ([0u8; 96], CUuuid { bytes: [0; 16] });
         let room = text.len() as c_int;

@@ -13,7 +13,7 @@ use crate::base::regions::{Range, RegionSlot, RegionTable};
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering, spin_loop};
 use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 
 /// Most regions.
 pub const REGIONS_MAX: u32 = 0xffff;
@@ -52,6 +52,7 @@ pub(super) struct Shared {
     scope: Scope,
     keys: Keys,
     reaches_gpus: bool,
+    takes_dmabufs: bool,
     /// Domain and endpoint, as numbers: open objects while the gate is open, or 0: there are none,
     /// since they could not be opened again.
     domain: AtomicU64,
@@ -80,6 +81,30 @@ pub struct LibfabricDomain<'m> {
     recalls: &'m [Recall],
     /// How many peers were told of it and may use it.
     holders: &'m [AtomicU32],
+    /// Of a GPU's region: the dma-buf that it was registered by.
+    dmabufs: &'m [DmabufSlot],
+}
+
+/// A descriptor, and one more, and the offset of a region in it; 0: there is none. It is open until
+/// the region is deregistered.
+#[derive(Debug, Default)]
+struct DmabufSlot {
+    file: AtomicU32,
+    offset: AtomicU64,
+}
+
+impl DmabufSlot {
+    /// Before the region is registered, and so before anybody else looks.
+    fn set(&self, dmabuf: Option<(c_int, u64)>) {
+        let (file, offset) = dmabuf.map_or((0, 0), |(file, offset)| (file as u32 + 1, offset));
+        self.offset.store(offset, Ordering::Relaxed);
+        self.file.store(file, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<(c_int, u64)> {
+        let file = self.file.load(Ordering::Relaxed).checked_sub(1)?;
+        Some((file as c_int, self.offset.load(Ordering::Relaxed)))
+    }
 }
 
 fn refused(code: Code) -> RegisterError {
@@ -102,6 +127,7 @@ impl<'m> LibfabricDomain<'m> {
             + 2 * bytes_for::<AtomicU32>(count)
             + bytes_for::<Recall>(count)
             + 2 * bytes_for::<AtomicU64>(count)
+            + bytes_for::<DmabufSlot>(count)
             + bytes_for::<AtomicU64>(1)
             + bytes_for::<Shared>(1)
     }
@@ -118,12 +144,14 @@ impl<'m> LibfabricDomain<'m> {
         let holders = carver.slice::<AtomicU32>(count)?;
         let registrations = carver.slice::<AtomicU64>(count)?;
         let library_keys = carver.slice::<AtomicU64>(count)?;
+        let dmabufs = carver.filled_with(count, DmabufSlot::default)?;
         let head = carver.value::<AtomicU64>()?;
         let shared = carver.filled_with(1, || Shared {
             gate: Gate::default(),
             scope: traits.scope,
             keys: traits.keys,
             reaches_gpus: traits.reaches_gpus,
+            takes_dmabufs: traits.takes_dmabufs,
             domain: AtomicU64::new(0),
             endpoint: AtomicU64::new(0),
             keys_made: AtomicU64::new(1),
@@ -132,7 +160,15 @@ impl<'m> LibfabricDomain<'m> {
         })?;
         let table = RegionTable::new(slots, Pool::new(head, next));
         let shared = &shared[0];
-        Ok(LibfabricDomain { shared, table, registrations, library_keys, recalls, holders })
+        Ok(LibfabricDomain {
+            shared,
+            table,
+            registrations,
+            library_keys,
+            recalls,
+            holders,
+            dmabufs,
+        })
     }
 
     /// From now on memory is registered with these, once threads are let in.
@@ -180,8 +216,10 @@ impl<'m> LibfabricDomain<'m> {
             if self.is_doomed(index as u32) {
                 continue;
             }
+            let dmabuf = self.dmabufs[index].get();
+            let bounds = (range.start, range.length as usize);
             // SAFETY: who registered it vouches for the range until it is deregistered.
-            let made = unsafe { self.make_of((range.start, range.length as usize), range.tag) };
+            let made = unsafe { self.make_of(bounds, range.tag, dmabuf) };
             let made = made.map_err(|code| (Step::Regions, code))?;
             self.library_keys[index].store(made.key(), Ordering::Relaxed);
             registration.store(made.into_raw(), Ordering::Release);
@@ -197,14 +235,20 @@ impl<'m> LibfabricDomain<'m> {
     /// - the caller is inside the gate, or is the rail's thread, and the domain is open.
     pub(super) unsafe fn make(&self, range: (u64, usize)) -> Result<Registration, Code> {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.make_of(range, HOST) }
+        unsafe { self.make_of(range, HOST, None) }
     }
 
-    /// The same of memory of which a region's tag says whose it is.
+    /// The same of memory of which a region's tag says whose it is. A provider that refuses the
+    /// dma-buf is given the address.
     ///
     /// # Safety
-    /// - as [`LibfabricDomain::make`].
-    unsafe fn make_of(&self, range: (u64, usize), tag: u64) -> Result<Registration, Code> {
+    /// - as [`LibfabricDomain::make`]; the dma-buf is open.
+    unsafe fn make_of(
+        &self,
+        range: (u64, usize),
+        tag: u64,
+        dmabuf: Option<(c_int, u64)>,
+    ) -> Result<Registration, Code> {
         let endpoint = match self.shared.scope {
             Scope::Domain => None,
             Scope::Endpoint => Some(self.shared.endpoint.load(Ordering::Relaxed) as *mut FidEp),
@@ -214,18 +258,32 @@ impl<'m> LibfabricDomain<'m> {
         // SAFETY: inside the gate the domain is open.
         let domain = unsafe { LibraryDomain::from_raw(domain) };
         let _turn = self.turn(Act::Register);
-        match tag.checked_sub(1) {
+        let Some(gpu) = tag.checked_sub(1) else {
             // SAFETY: the caller vouches for the range; the endpoint closes after its
             // registrations.
-            None => unsafe { domain.register(range, ACCESS, key, endpoint) },
-            // SAFETY: as above.
-            Some(gpu) => unsafe { domain.register_gpu(range, ACCESS, key, endpoint, gpu as u32) },
+            return unsafe { domain.register(range, ACCESS, key, endpoint) };
+        };
+        let gpu = gpu as u32;
+        if let Some(dmabuf) = dmabuf {
+            let access = (ACCESS, key);
+            // SAFETY: as above; the descriptor is open.
+            let made = unsafe { domain.register_dmabuf(range, dmabuf, access, endpoint, gpu) };
+            if made.is_ok() {
+                return made;
+            }
         }
+        // SAFETY: as above.
+        unsafe { domain.register_gpu(range, ACCESS, key, endpoint, gpu) }
     }
 
     /// Whether memory of GPUs may be registered.
     pub fn reaches_gpus(&self) -> bool {
         self.shared.reaches_gpus
+    }
+
+    /// Whether that may be named by a dma-buf.
+    pub fn takes_dmabufs(&self) -> bool {
+        self.shared.takes_dmabufs
     }
 
     /// The key that is asked for: the next of ours, or none where the library chooses. No key is
@@ -420,6 +478,73 @@ impl<'m> LibfabricDomain<'m> {
     }
 }
 
+impl LibfabricDomain<'_> {
+    /// Registers memory; of a GPU's also a descriptor of the dma-buf that it lies in, and the
+    /// offset of its first byte there, which a library that has no dma-bufs does without.
+    ///
+    /// # Safety
+    /// - as [`Domain::register`]; the descriptor is open until the region was deregistered.
+    pub unsafe fn register_with(
+        &self,
+        region: Region,
+        dmabuf: Option<(c_int, u64)>,
+    ) -> Result<RailKey, RegisterError> {
+        let tag = match region.kind {
+            MemoryKind::Host | MemoryKind::Mapped => HOST,
+            MemoryKind::Cuda(gpu) if self.reaches_gpus() => u64::from(gpu) + 1,
+            MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
+        };
+        let end = region.address.checked_add(region.length.0);
+        if region.length.0 == 0 || end.is_none() {
+            return Err(RegisterError::Range);
+        }
+        if !self.enter() {
+            return Err(RegisterError::Fabric(libc::ENODEV));
+        }
+        let dmabuf = dmabuf.filter(|_| self.takes_dmabufs());
+        let range = Range { start: region.address, length: region.length.0, tag };
+        let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
+            // SAFETY: the caller vouches for the range; we are inside the gate.
+            unsafe { self.enter_library(handle, range, dmabuf) }
+        });
+        self.leave();
+        result
+    }
+
+    /// Registers a region of the table with the library.
+    ///
+    /// # Safety
+    /// - as [`LibfabricDomain::register_with`]; the caller is inside the gate.
+    unsafe fn enter_library(
+        &self,
+        handle: Handle,
+        range: Range,
+        dmabuf: Option<(c_int, u64)>,
+    ) -> Result<RailKey, RegisterError> {
+        let index = handle.index as usize;
+        self.dmabufs[index].set(dmabuf);
+        if self.shared.domain.load(Ordering::Relaxed) == 0 {
+            self.recalls[index].reset();
+            return Ok(key_of(handle)); // `restore` does
+        }
+        // SAFETY: by this function's contract.
+        match unsafe { self.make_of((range.start, range.length as usize), range.tag, dmabuf) } {
+            Ok(made) => {
+                self.library_keys[index].store(made.key(), Ordering::Relaxed);
+                self.recalls[index].reset();
+                // release: pairs with `hold`
+                self.registrations[index].store(made.into_raw(), Ordering::Release);
+                Ok(key_of(handle))
+            }
+            Err(code) => {
+                // nobody has its key, so nobody holds it
+                let _ = self.table.remove(handle);
+                Err(refused(code))
+            }
+        }
+    }
+}
+
 /// Memory of ours that a flush reads.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FlushSource {
@@ -434,43 +559,8 @@ pub(super) struct FlushSource {
 
 impl Domain for LibfabricDomain<'_> {
     unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
-        let tag = match region.kind {
-            MemoryKind::Host | MemoryKind::Mapped => HOST,
-            MemoryKind::Cuda(gpu) if self.reaches_gpus() => u64::from(gpu) + 1,
-            MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
-        };
-        let end = region.address.checked_add(region.length.0);
-        if region.length.0 == 0 || end.is_none() {
-            return Err(RegisterError::Range);
-        }
-        if !self.enter() {
-            return Err(RegisterError::Fabric(libc::ENODEV));
-        }
-        let range = Range { start: region.address, length: region.length.0, tag };
-        let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
-            let index = handle.index as usize;
-            if self.shared.domain.load(Ordering::Relaxed) == 0 {
-                self.recalls[index].reset();
-                return Ok(key_of(handle)); // `restore` does
-            }
-            // SAFETY: the caller vouches for the range; we are inside the gate.
-            match unsafe { self.make_of((region.address, region.length.as_usize()), tag) } {
-                Ok(made) => {
-                    self.library_keys[index].store(made.key(), Ordering::Relaxed);
-                    self.recalls[index].reset();
-                    // release: pairs with `hold`
-                    self.registrations[index].store(made.into_raw(), Ordering::Release);
-                    Ok(key_of(handle))
-                }
-                Err(code) => {
-                    // nobody has its key, so nobody holds it
-                    let _ = self.table.remove(handle);
-                    Err(refused(code))
-                }
-            }
-        });
-        self.leave();
-        result
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.register_with(region, None) }
     }
 
     /// *Errors*: `Busy` also while peers may write there; they are asked to stop, and have when
@@ -529,6 +619,7 @@ mod tests {
         transfer_max: 0,
         moves_alone: true,
         reaches_gpus: false,
+        takes_dmabufs: false,
         callers: Callers::All,
     };
 

@@ -78,6 +78,9 @@ impl Libfabric<'_> {
             None if self.flushing.ended.is_some() => return Err(PostError::Again),
             None => {}
         }
+        if self.open.is_none() {
+            return Ok(Posted::Done); // the endpoint was closed, with all that was on its way
+        }
         let port = self.flush_port().map_err(|_| PostError::Unsupported)?;
         let source = self.domain.hold_for_flush(key, address, FLUSH_BYTES);
         let Some(FlushSource { region, library_key, start, length }) = source else {

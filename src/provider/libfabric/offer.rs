@@ -2,6 +2,7 @@
 
 use super::domain::{Keys, Scope};
 use super::sys::abi::InfoRaw;
+use super::sys::gpu_attr::DMABUF_SINCE;
 use super::sys::library::text;
 use super::sys::{Code, Info, Library, numbers as n};
 use super::turns::Callers;
@@ -69,6 +70,8 @@ pub struct Traits {
     pub moves_alone: bool,
     /// Whether memory may be that of GPUs.
     pub reaches_gpus: bool,
+    /// Whether that may be named by a dma-buf.
+    pub takes_dmabufs: bool,
     /// Which threads may call at once.
     pub callers: Callers,
 }
@@ -110,6 +113,7 @@ impl Traits {
             transfer_max: (ep.max_msg_size as u64).min(TRANSFER_MAX),
             moves_alone: domain.data_progress == n::PROGRESS_AUTO,
             reaches_gpus: raw.caps & n::HMEM != 0,
+            takes_dmabufs: raw.caps & n::HMEM != 0 && version >= DMABUF_SINCE,
             callers: callers(domain.threading, provider_name(info), version),
         }
     }

@@ -43,11 +43,23 @@ pub struct Survey {
 
 /// Asks the library.
 pub fn survey(config: &Config) -> Result<Survey, OpenError> {
+    survey_of(config, n::MSG | n::RMA)
+}
+
+/// Whether a domain of a provider takes memory of GPUs, as the library says where it finds the
+/// driver of CUDA.
+pub fn takes_gpus(config: &Config, domain: &CStr) -> bool {
+    let Ok(found) = survey_of(config, n::MSG | n::RMA | n::HMEM) else { return false };
+    let has = |offer: &Offered| offer.domains.iter().any(|it| it.as_bytes() == domain.to_bytes());
+    found.offers.iter().any(has)
+}
+
+fn survey_of(config: &Config, caps: u64) -> Result<Survey, OpenError> {
     let library = Library::load(config.library).map_err(OpenError::Library)?;
     let version = std::format!("{}", VersionText(library.version()));
     let mut offers: Vec<Offered> = Vec::new();
     let at = |code| OpenError::Refused(Step::Offer, code);
-    let hints = hints_for(&library, config, n::MSG | n::RMA).map_err(at)?;
+    let hints = hints_for(&library, config, caps).map_err(at)?;
     let all = match library.offers(&hints) {
         Ok(all) => all,
         Err(super::sys::Code(n::ENODATA)) => return Ok(Survey { version, offers }),

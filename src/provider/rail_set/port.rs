@@ -82,7 +82,7 @@ impl PortDomain<'_> {
     /// descriptor of it, and the offset of the region's first byte there.
     ///
     /// # Safety
-    /// - as [`Domain::register`].
+    /// - as [`Domain::register`]; the descriptor is open until the region was deregistered.
     pub unsafe fn register_payload(
         &self,
         region: Region,
@@ -94,8 +94,8 @@ impl PortDomain<'_> {
             }
             // SAFETY: this function's contract.
             (PortDomain::Verbs(domain), None) => unsafe { domain.register_payload(region) },
-            // SAFETY: as above.
-            (PortDomain::Libfabric(domain), _) => unsafe { domain.register(region) },
+            // SAFETY: as above; the descriptor stays open as long.
+            (PortDomain::Libfabric(domain), _) => unsafe { domain.register_with(region, dmabuf) },
             // a table has no dma-bufs, and says nothing of when a GPU sees what was written
             (PortDomain::Vendor(_), _) if matches!(region.kind, MemoryKind::Cuda(_)) => {
                 Err(RegisterError::Kind)
@@ -117,7 +117,8 @@ impl PortDomain<'_> {
     pub fn takes_dmabufs(&self) -> bool {
         match self {
             PortDomain::Verbs(domain) => domain.takes_dmabufs(),
-            PortDomain::Libfabric(_) | PortDomain::Vendor(_) => false,
+            PortDomain::Libfabric(domain) => domain.takes_dmabufs(),
+            PortDomain::Vendor(_) => false,
         }
     }
 

@@ -12,9 +12,9 @@ use super::{ON_PORT, RailSet};
 use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{Completion, OpId, RailKey};
+use crate::fabric::{Completion, OpError, OpId, PostError, Posted, RailKey};
 use crate::memory::{Alarm, Reserve};
-use crate::provider::verbs::companion::{Companion, CompanionError};
+use crate::provider::verbs::companion::{Companion, CompanionError, Flushing};
 use crate::provider::verbs::mtu::Packets;
 use crate::wire::pair::LaneEnd;
 
@@ -26,6 +26,8 @@ pub(super) const NAP_MAX: Span = Span::millis(8);
 pub(super) struct Port<'m> {
     /// Of an RDMA port that was asked for one; dropped before the rail that it stands on.
     companion: Option<Result<Companion<'m>, CompanionError>>,
+    /// Flushes of an RDMA port; dropped likewise.
+    flush: Flushing,
     pub(super) rail: PortRail<'m>,
     pub(super) seats: Seats,
     /// What it calls our mailboxes.
@@ -129,7 +131,9 @@ impl<'m> RailSet<'m> {
         let seats = Seats::new(limits.peers_max);
         let (mailbox_key, revive_at) = (RailKey(0), Instant(0));
         let companion = None;
-        self.ports.push(Port { companion, rail, seats, mailbox_key, revive_at, _records: records });
+        let flush = Flushing::default();
+        let _records = records;
+        self.ports.push(Port { companion, flush, rail, seats, mailbox_key, revive_at, _records });
         if self.alarm.is_none() {
             self.alarm = Alarm::create().ok();
         }
@@ -407,6 +411,34 @@ impl<'m> RailSet<'m> {
     pub fn peer_polls(&mut self, peer: PeerIndex) {
         if let Some((rail, number)) = self.on_port_mut(peer) {
             rail.peer_polls(number);
+        }
+    }
+
+    /// Begins a flush of what a port has written to memory of ours; a vendor's rail has none.
+    pub fn flush_begin(
+        &mut self,
+        place: usize,
+        id: OpId,
+        (key, address): (RailKey, u64),
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        match self.ports.get_mut(place) {
+            Some(Port { rail: PortRail::Verbs(rail), flush, .. }) => {
+                flush.begin(rail, id, (key, address), now)
+            }
+            Some(Port { rail: PortRail::Libfabric(rail), .. }) => {
+                rail.flush_begin(id, key, address)
+            }
+            Some(Port { rail: PortRail::Vendor(_), .. }) | None => Err(PostError::Unsupported),
+        }
+    }
+
+    /// The flush of a port that has ended.
+    pub fn flush_end(&mut self, place: usize, now: Instant) -> Option<(OpId, Result<(), OpError>)> {
+        match self.ports.get_mut(place)? {
+            Port { rail: PortRail::Verbs(rail), flush, .. } => flush.end(rail, now),
+            Port { rail: PortRail::Libfabric(rail), .. } => rail.flush_end(),
+            Port { rail: PortRail::Vendor(_), .. } => None,
         }
     }
 

@@ -237,6 +237,16 @@ impl<'m> VerbsDomain<'m> {
         Some((handle.index, (self.table.tag(handle.index) >> 32) as u32))
     }
 
+    /// Pins the region of ours that an address lies in: its index, and how much it has from there,
+    /// `most` bytes at most.
+    pub(super) fn hold_from(&self, key: RailKey, address: u64, most: u64) -> Option<(u32, u64)> {
+        let range = self.table.get(self.handle(key)?)?;
+        let offset = address.checked_sub(range.start)?;
+        let length = range.length.checked_sub(offset).filter(|left| *left > 0)?.min(most);
+        let (region, _) = self.hold(key, address, length)?;
+        Some((region, length))
+    }
+
     /// Whether a region that is pinned is one of a dma-buf, which the processor may not read.
     #[inline]
     pub(super) fn is_dmabuf(&self, index: u32) -> bool {
@@ -304,6 +314,14 @@ impl Domain for VerbsDomain<'_> {
         self.shared.gate.leave();
         result
     }
+}
+
+/// Whether a device registers dma-bufs: asked with a descriptor that is none, which one that does
+/// complains of, and one that does not never looks at.
+pub fn device_takes_dmabufs(device: &Device) -> bool {
+    let Ok(pd) = ProtectionDomain::create(device) else { return false };
+    let asked = pd.register_dmabuf(-1, 0, 0, 0, 0);
+    asked.err() == Some(Errno(libc::EBADF))
 }
 
 /// Why a dma-buf was not registered, in words, for what [`VerbsDomain::register_dmabuf`] said.

@@ -63,7 +63,7 @@ pub mod sys;
 
 pub use area::{RECEIVES, part_bytes as peer_reserve_bytes};
 pub use choice::{gid, names, ports, rails, settings, speed};
-pub use domain::{REGIONS_MAX, VerbsDomain, dmabuf_refusal};
+pub use domain::{REGIONS_MAX, VerbsDomain, device_takes_dmabufs, dmabuf_refusal};
 pub use events::{Health, loss_words};
 pub use peer::{CHAIN, SENDS};
 pub use rail::{RECORD_SIZES, Verbs, bytes};

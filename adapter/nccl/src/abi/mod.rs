@@ -33,10 +33,12 @@ pub mod result {
 
 /// Length of a listen handle in bytes: `NCCL_NET_HANDLE_MAXSIZE`.
 pub const HANDLE_BYTES_MAX: usize = 128;
-/// `NCCL_PTR_HOST`, the one kind of memory that this version registers.
+/// `NCCL_PTR_HOST`: memory of the host.
 pub const PTR_HOST: c_int = 1;
-/// `NCCL_PTR_CUDA`: memory of GPUs, which the GIN tables alone register.
+/// `NCCL_PTR_CUDA`: memory of GPUs.
 pub const PTR_CUDA: c_int = 2;
+/// `NCCL_PTR_DMABUF`, in properties alone: memory of GPUs may come with a dma-buf.
+pub const PTR_DMABUF: c_int = 4;
 /// `NCCL_MAX_NET_SIZE_BYTES`: the most that `maxP2pBytes` and `maxCollBytes` may say.
 pub const NET_BYTES_MAX: usize = 1 << 40;
 /// An id that is not known.

@@ -23,10 +23,10 @@ pub mod v8;
 pub mod v9;
 
 use crate::abi::table::Pointer;
-use crate::abi::{PTR_CUDA, PTR_HOST, Rc, result};
+use crate::abi::{PTR_CUDA, PTR_DMABUF, PTR_HOST, Rc, result};
 use crate::cuda;
 use crate::net::comm::{Comm, Request};
-use crate::net::device::Device;
+use crate::net::device::{Device, GpuWay};
 use crate::net::{Fault, log};
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use crosstie::base::slab::Handle;
@@ -99,7 +99,10 @@ fn kept(comm: Option<Box<Comm>>) -> Pointer {
 
 /// Kinds of memory that a device takes.
 fn pointers(device: &Device) -> i32 {
-    if cuda::is_offered(device) { PTR_HOST | PTR_CUDA } else { PTR_HOST }
+    let by_nics = cuda::by_nics(device);
+    let cuda = if by_nics || cuda::by_copies() { PTR_CUDA } else { 0 };
+    let dmabuf = if by_nics && device.gpus == GpuWay::Dmabuf { PTR_DMABUF } else { 0 };
+    PTR_HOST | cuda | dmabuf
 }
 
 /// The kind of memory that NCCL means.

@@ -130,11 +130,11 @@ pub unsafe extern "C" fn reg_mr(
     call(|| {
         let size = int_bytes(size)? as usize;
         // SAFETY: this function's contract is that of the call.
-        unsafe { register(of, data, size, kind, out) }
+        unsafe { register(of, data, size, (kind, None), out) }
     })
 }
 
-/// Registers memory.
+/// Registers memory of a kind, of a GPU also by a dma-buf and the offset in it.
 ///
 /// # Safety
 /// - `of` is NULL or a connection, the memory is the connection's to use until it is deregistered,
@@ -143,7 +143,7 @@ pub(super) unsafe fn register(
     of: Pointer,
     data: Pointer,
     size: usize,
-    kind: c_int,
+    (kind, dmabuf): (c_int, Option<(c_int, u64)>),
     out: *mut Pointer,
 ) -> Result<(), Fault> {
     let kind = kind_of(kind)?;
@@ -153,9 +153,24 @@ pub(super) unsafe fn register(
         return Err(Fault::Argument);
     }
     // SAFETY: by this function's contract.
-    let handle = unsafe { regions::register(comm, data as u64, size, kind)? };
+    let handle = unsafe { regions::register(comm, data as u64, size, kind, dmabuf)? };
     // SAFETY: by this function's contract.
     unsafe { write(out, named(handle.pack())) }
+}
+
+/// Registers memory of a GPU that lies in a dma-buf from `offset` on. The descriptor stays NCCL's.
+pub unsafe extern "C" fn reg_mr_dma_buf(
+    of: Pointer,
+    data: Pointer,
+    size: usize,
+    kind: c_int,
+    offset: u64,
+    descriptor: c_int,
+    out: *mut Pointer,
+) -> Rc {
+    let dmabuf = Some((descriptor, offset));
+    // SAFETY: this function's contract is that of the call.
+    call(|| unsafe { register(of, data, size, (kind, dmabuf), out) })
 }
 
 /// Forgets memory.
@@ -242,17 +257,34 @@ pub(super) unsafe fn receive(
     unsafe { write(out, request(received)) }
 }
 
-/// Nothing: host memory is seen as it is written.
+/// Makes what receives have brought visible to a GPU, where NICs have memory of GPUs. Elsewhere
+/// there is nothing to do: host memory is seen as it is written, and copies have ended in a stream
+/// of the GPU's own.
 pub unsafe extern "C" fn iflush(
-    _of: Pointer,
-    _count: c_int,
-    _data: *mut Pointer,
+    of: Pointer,
+    count: c_int,
+    data: *mut Pointer,
     _sizes: *mut c_int,
-    _handles: *mut Pointer,
+    handles: *mut Pointer,
     out: *mut Pointer,
 ) -> Rc {
-    // SAFETY: NULL, or NCCL's place for a request.
-    call(|| unsafe { write(out, null_mut()) })
+    call(|| {
+        // SAFETY: NULL, or NCCL's place for a request.
+        unsafe { write(out, null_mut())? };
+        // SAFETY: NULL, or a connection that is not closed.
+        let comm = unsafe { of.cast::<Comm>().as_ref() };
+        let Some(comm) = comm.filter(|comm| comm.is_flushed()) else { return Ok(()) };
+        let count = usize::try_from(count).ok().filter(|count| *count <= GROUP_MAX);
+        let count = count.filter(|_| !data.is_null() && !handles.is_null());
+        let receives = (0..count.ok_or(Fault::Argument)?).map(|at| {
+            // SAFETY: `at` is less than `count`, and each array has an entry for each receive.
+            let (data, handle) = unsafe { (*data.add(at), *handles.add(at)) };
+            (memory(handle), data as u64)
+        });
+        let begun = comm.iflush(receives)?;
+        // SAFETY: as above.
+        unsafe { write(out, request(begun)) }
+    })
 }
 
 /// Asks for the end of a request.

@@ -45,5 +45,5 @@ pub unsafe extern "C" fn reg_mr(
     out: *mut Pointer,
 ) -> Rc {
     // SAFETY: this function's contract is that of the call.
-    call(|| unsafe { v6::register(of, data, size, kind, out) })
+    call(|| unsafe { v6::register(of, data, size, (kind, None), out) })
 }

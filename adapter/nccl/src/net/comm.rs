@@ -3,14 +3,16 @@
 //! A request is a pointer to one of the connection's places for requests, which never move. All
 //! that changes in them changes under the lock of the connection's room.
 
-use super::device::{Device, MEMBERS_MAX};
+use super::device::{Device, GpuWay, MEMBERS_MAX};
 use super::profile::Spans;
 use super::room::{Entered, Room};
 use super::{Fault, log};
 use crosstie::base::slab::Handle;
 use crosstie::host::RailView;
 use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::gpu::FlushId;
 use crosstie::memory::Reserve;
+use crosstie::transport::flush::FlushEnd;
 use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, SubmitError};
 use crosstie::wire::GROUP_MAX;
 use std::ptr::NonNull;
@@ -43,6 +45,8 @@ pub struct Request {
     comm: AtomicPtr<Comm>,
     /// The endpoint's number of it; 0: it has ended.
     id: AtomicU64,
+    /// Of one that is no message, the flush's number; 0: it is a message.
+    flush: AtomicU64,
     /// How it failed, as NCCL's number; 0: not.
     fault: AtomicI32,
     /// Room of the receives, to be told where a message is longer; of those of a group alone that
@@ -203,13 +207,46 @@ impl Comm {
                 return Err(error.into());
             }
         };
-        let request = &self.places()[place];
-        request.comm.store(std::ptr::from_ref(self).cast_mut(), ORDER);
+        let request = self.taken(place);
         request.id.store(id, ORDER);
         request.fault.store(fault, ORDER);
+        Ok(Some(NonNull::from(request)))
+    }
+
+    /// A place that holds a request from now on, of a message unless it is said otherwise.
+    #[inline]
+    fn taken(&self, place: usize) -> &Request {
+        let request = &self.places()[place];
+        request.comm.store(std::ptr::from_ref(self).cast_mut(), ORDER);
+        request.flush.store(0, ORDER);
         let free = &self.free[place / 64];
         free.store(free.load(ORDER) & !(1 << (place % 64)), ORDER);
         self.next.store((place as u64 + 1) % TURNS, ORDER);
+        request
+    }
+
+    /// Whether its NICs may write to GPUs, so that there is something to flush.
+    pub fn is_flushed(&self) -> bool {
+        self.device.gpus != GpuWay::None
+    }
+
+    /// Begins to make visible what receives have brought to these regions, of which an address each
+    /// is given; `None`: no NIC has written there. NCCL takes that for the end, and never comes
+    /// again, so that want of a place is an error.
+    pub fn iflush(
+        &self,
+        receives: impl Iterator<Item = (Handle, u64)>,
+    ) -> Result<Option<NonNull<Request>>, Fault> {
+        if !self.takes_requests() {
+            return Err(Fault::Usage);
+        }
+        let mut entered = self.room.enter();
+        let place = self.place().ok_or(Fault::Internal)?;
+        let Some(flush) = entered.endpoint().gpu_flushes().begin(receives) else { return Ok(None) };
+        let request = self.taken(place);
+        request.id.store(0, ORDER);
+        request.fault.store(0, ORDER);
+        request.flush.store(flush.number(), ORDER);
         Ok(Some(NonNull::from(request)))
     }
 
@@ -238,14 +275,20 @@ impl Comm {
     /// Ends what the profiler waits for, and says what went over the connection, and over which of
     /// its rails: for who wants to know whether this network was used.
     pub fn farewell(&self) {
+        let mut flushes = Vec::new();
         for (word, free) in self.free.iter().enumerate() {
             let mut used = !free.load(ORDER);
             while used != 0 {
-                self.places()[word * 64 + used.trailing_zeros() as usize].spans.end();
+                let request = &self.places()[word * 64 + used.trailing_zeros() as usize];
+                request.spans.end();
+                flushes.push(FlushId::of(request.flush.swap(0, ORDER)));
                 used &= used - 1;
             }
         }
         let mut entered = self.room.enter();
+        for flush in flushes.into_iter().filter(|flush| flush.number() != 0) {
+            entered.endpoint().gpu_flushes().forget(flush);
+        }
         let name = self.device.name.to_string_lossy();
         let (messages, bytes) = (self.messages.load(ORDER), self.bytes.load(ORDER));
         let what = match self.way {
@@ -330,6 +373,9 @@ impl Request {
             return Err(Fault::Usage);
         }
         let mut entered = comm.room.enter();
+        if self.flush.load(ORDER) != 0 {
+            return self.flush_look(comm, entered);
+        }
         let id = RequestId(self.id.load(ORDER));
         if id.0 == 0 {
             self.release(comm);
@@ -356,6 +402,23 @@ impl Request {
                 self.release(comm);
                 Err(self.failed(comm, RequestError::Closed, &[]))
             }
+        }
+    }
+
+    /// [`Request::look`] of a flush.
+    #[cold]
+    fn flush_look(&self, comm: &Comm, mut entered: Entered<'_>) -> Result<Option<Outcome>, Fault> {
+        let endpoint = entered.endpoint();
+        endpoint.progress();
+        let flush = FlushId::of(self.flush.load(ORDER));
+        let Some(end) = endpoint.gpu_flushes().test(flush) else { return Ok(None) };
+        self.flush.store(0, ORDER);
+        self.release(comm);
+        match end {
+            FlushEnd::Visible => {
+                Ok(Some(Outcome { result: Ok(()), count: 0, lengths: [0; GROUP_MAX] }))
+            }
+            FlushEnd::Unfenced => Err(self.failed(comm, RequestError::Unfenced, &[])),
         }
     }
 

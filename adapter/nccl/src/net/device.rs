@@ -59,6 +59,19 @@ pub struct Device {
     pub family: AddressFamily,
     /// The rail and plane that NCCL is told.
     pub cabling: Cabling,
+    /// How its NICs register memory of GPUs.
+    pub gpus: GpuWay,
+}
+
+/// How NICs register memory of GPUs.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum GpuWay {
+    /// Not at all.
+    None,
+    /// By a dma-buf, which NCCL may give, or the driver makes.
+    Dmabuf,
+    /// By its address, as libfabric has it.
+    Address,
 }
 
 impl Device {
@@ -145,6 +158,7 @@ pub fn fused(
         _ => others.iter().try_fold(first.kind, |all, it| all.with(&it.kind)),
     }?;
     let names: Vec<_> = devices.iter().map(|device| device.name.to_string_lossy()).collect();
+    let alike = devices.iter().all(|device| device.gpus == first.gpus);
     let speed = devices.iter().fold(0, |sum: i32, it| sum.saturating_add(it.speed_mbps));
     Some(Device {
         name: kept(&names.join("+")),
@@ -152,6 +166,7 @@ pub fn fused(
         members,
         speed_mbps: speed,
         cabling: cabling(devices, physical),
+        gpus: if alike { first.gpus } else { GpuWay::None },
         ..(*first).clone()
     })
 }
@@ -319,6 +334,7 @@ fn of_interface(reach: &Reach, address: &InterfaceAddress, number: usize) -> Dev
         spare: reach.choice,
         family: reach.family,
         cabling: Cabling::default(),
+        gpus: GpuWay::None,
     }
 }
 
@@ -341,6 +357,7 @@ fn without_interface(family: AddressFamily) -> Device {
         spare: "",
         family,
         cabling: Cabling::default(),
+        gpus: GpuWay::None,
     }
 }
 

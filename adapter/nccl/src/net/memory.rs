@@ -8,8 +8,10 @@ use super::{Fault, log};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{DeregisterError, MemoryKind, RegisterError};
+use crosstie::host::{MemoryError, MemoryOptions};
+use std::ffi::c_int;
 
-/// Makes memory known; no bytes need no handle.
+/// Makes memory known; no bytes need no handle. Memory of a GPU may lie in a dma-buf, at an offset.
 ///
 /// # Safety
 /// - the range stays valid for reads and writes until it was deregistered with success.
@@ -18,6 +20,7 @@ pub unsafe fn register(
     address: u64,
     length: usize,
     kind: MemoryKind,
+    dmabuf: Option<(c_int, u64)>,
 ) -> Result<Handle, Fault> {
     if length == 0 {
         return Ok(Handle::default());
@@ -26,17 +29,27 @@ pub unsafe fn register(
         return Err(Fault::Usage);
     }
     let shared = comm.room.shared();
-    // SAFETY: the caller's promise.
-    let registered = unsafe { shared.register(address, Bytes(length as u64), kind) };
+    let bytes = Bytes(length as u64);
+    let registered = match dmabuf {
+        // SAFETY: the caller's promise.
+        None => unsafe { shared.register(address, bytes, kind).map_err(MemoryError::from) },
+        Some(_) => {
+            let options = MemoryOptions { kind, device: None, dmabuf, may_be_private: false };
+            // SAFETY: as above.
+            unsafe { shared.register_with(address, bytes, &options) }
+        }
+    };
     let memory = registered.map_err(|error| {
-        let why = match error {
-            RegisterError::Full => {
-                format!("{REGIONS_MAX} regions are registered, which is the limit")
+        let (why, fault) = match error {
+            MemoryError::Register(RegisterError::Full) => {
+                let why = format!("{REGIONS_MAX} regions are registered, which is the limit");
+                (why, Fault::from(RegisterError::Full))
             }
-            other => format!("{other:?}"),
+            MemoryError::Register(error) => (format!("{error:?}"), Fault::from(error)),
+            other => (other.to_string(), Fault::Argument),
         };
         log::warn(&format!("{length} bytes of memory cannot be registered: {why}"));
-        Fault::from(error)
+        fault
     })?;
     locked(&comm.memories).push(memory);
     Ok(memory)

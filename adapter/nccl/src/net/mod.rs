@@ -60,23 +60,22 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
             surveyed(state)?;
         }
         state.shown = state.physical;
-        if state.devices[..state.physical].iter().any(|device| cuda::is_offered(device)) {
-            cuda::variables_set();
-        }
+        cuda::variables_set();
         let its = settings::environment();
         state.patience = Duration::from_nanos(connect_timeout(&its).0);
         for (number, device) in state.devices[..state.physical].iter().enumerate() {
             log::info(&line(number, device, &its));
+            cuda::nics_say(device);
         }
     }
     state.uses += 1;
     Ok(())
 }
 
-/// Whether NCCL has opened the plugin, and a device is as `is_such` says.
-pub fn offers(is_such: impl Fn(&Device) -> bool) -> bool {
+/// Whether NCCL has opened the plugin, and there are devices.
+pub fn is_open() -> bool {
     let state = state();
-    state.uses > 0 && state.devices[..state.physical].iter().any(|device| is_such(device))
+    state.uses > 0 && state.physical > 0
 }
 
 /// Looks for devices. Where they are others than before, the numbers of those have no meaning any

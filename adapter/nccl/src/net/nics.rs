@@ -2,12 +2,16 @@
 //! for libfabric, or where no RDMA port works and there is such a NIC.
 #![forbid(unsafe_code)]
 
-use super::device::{self, Device, Reach, SPEED_MBPS_DEFAULT};
+use super::device::{self, Device, GpuWay, Reach, SPEED_MBPS_DEFAULT};
 use super::kind::Kind;
 use super::log;
+use crate::driver;
 use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses};
+use crosstie::provider::libfabric::Config;
 use crosstie::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
 use crosstie::provider::libfabric::names::NicNames;
+use crosstie::provider::libfabric::settings::Settings;
+use crosstie::provider::libfabric::survey::takes_gpus;
 use crosstie::provider::verbs::choice::Cabling;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +30,8 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
     let why = match choose(&its.libfabric, Path::new(SYSFS), its.libfabric_named) {
         Ok(nics) => {
             its.libfabric.missing_words(&nics).iter().for_each(|text| log::warn(text));
-            return devices(&nics, reach, &all_addresses().unwrap_or_default());
+            let addresses = all_addresses().unwrap_or_default();
+            return devices(&nics, reach, &addresses, |nic| gpu_way(&its.libfabric, nic));
         }
         Err(NoNic::NotWanted) => {
             its.libfabric.unused_words().iter().for_each(|text| log::warn(text));
@@ -49,7 +54,21 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
     Vec::new()
 }
 
-fn devices(nics: &[Nic], reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<Device> {
+/// How a NIC takes memory of GPUs.
+fn gpu_way(settings: &Settings, nic: &Nic) -> GpuWay {
+    let config = Config { provider: Some(&nic.provider), ..settings.config() };
+    match driver::is_wanted() && takes_gpus(&config, &nic.domain) {
+        true => GpuWay::Address,
+        false => GpuWay::None,
+    }
+}
+
+fn devices(
+    nics: &[Nic],
+    reach: &Reach,
+    addresses: &[InterfaceAddress],
+    gpu_way: impl Fn(&Nic) -> GpuWay,
+) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for nic in nics {
         let Some(names) = NicNames::one(&nic.provider, &nic.domain) else { continue };
@@ -79,6 +98,7 @@ fn devices(nics: &[Nic], reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<D
             spare: reach.choice,
             family: reach.family,
             cabling: Cabling::default(),
+            gpus: gpu_way(nic),
         });
     }
     devices
@@ -120,7 +140,7 @@ mod tests {
         let reach = Reach { family: AddressFamily::Any, chosen: None, named: false, choice: "" };
         let here = Nic { reaches_others: false, ..nic(c"none0", 0) };
         let nics = [here, nic(c"none1", 400_000), nic(c"none0", 0)];
-        let found = devices(&nics, &reach, &[]);
+        let found = devices(&nics, &reach, &[], |_| GpuWay::None);
         assert_eq!(found[0].speed_mbps, SPEED_MBPS_DEFAULT);
         assert_eq!(found[1].speed_mbps, 400_000, "as libfabric or the kernel says it");
         let names: Vec<_> = found.iter().map(|it| it.name.to_str().unwrap()).collect();

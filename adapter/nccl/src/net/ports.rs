@@ -3,12 +3,14 @@
 //! same.
 #![forbid(unsafe_code)]
 
-use super::device::{self, Device, Reach, SPEED_MBPS_DEFAULT};
+use super::device::{self, Device, GpuWay, Reach, SPEED_MBPS_DEFAULT};
 use super::kind::Kind;
 use super::log;
+use crate::driver;
 use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses};
 use crosstie::memory::Variables;
 use crosstie::provider::verbs::choice::{HcaChoice, Unusable, usable};
+use crosstie::provider::verbs::device_takes_dmabufs;
 use crosstie::provider::verbs::gid::GidEntry;
 use crosstie::provider::verbs::names::{PortName, PortNames};
 use crosstie::provider::verbs::ports::{self, SYSFS, chip_ports};
@@ -91,11 +93,16 @@ fn left_out(found: &[ports::Device], settings: &Settings) -> Option<String> {
     (!names.is_empty()).then(|| format!("RDMA ports {} {what}", names.join(", ")))
 }
 
-/// Whether this process may use a device: tried.
-fn opens(name: &str) -> Result<(), Box<dyn Display>> {
+/// Whether this process may use a device: tried. How it takes memory of GPUs.
+fn opens(name: &str) -> Result<GpuWay, Box<dyn Display>> {
     let library = Library::load().map_err(|error| Box::new(error) as Box<dyn Display>)?;
     let opened = Opened::open(library, name);
-    opened.map(drop).map_err(|errno| Box::new(format!("it does not open: {errno}")) as _)
+    let refused = |errno| Box::new(format!("it does not open: {errno}")) as Box<dyn Display>;
+    let opened = opened.map_err(refused)?;
+    Ok(match driver::is_wanted() && device_takes_dmabufs(&opened) {
+        true => GpuWay::Dmabuf,
+        false => GpuWay::None,
+    })
 }
 
 /// What is known of this host.
@@ -111,7 +118,7 @@ impl Host<'_> {
         &self,
         settings: &Settings,
         reach: &Reach,
-        opens: impl Fn(&str) -> Result<(), Box<dyn Display>>,
+        opens: impl Fn(&str) -> Result<GpuWay, Box<dyn Display>>,
     ) -> (Vec<Device>, Vec<String>) {
         let (mut devices, mut reasons) = (Vec::new(), Vec::new());
         let before = chip_ports(self.found, settings.merge_vfs);
@@ -122,16 +129,21 @@ impl Host<'_> {
             let verdicts = device.ports.iter().map(verdict);
             let verdicts: Vec<_> = verdicts.filter(|(_, verdict)| chosen(verdict)).collect();
             let works = |(_, verdict): &(_, Result<_, _>)| verdict.is_ok();
-            if verdicts.iter().any(works)
-                && let Err(why) = opens(&device.name)
-            {
-                reasons.push(format!("{}: {why}", device.name));
-                continue;
-            }
+            let opened = match verdicts.iter().any(works) {
+                true => opens(&device.name),
+                false => Ok(GpuWay::None),
+            };
+            let gpus = match opened {
+                Ok(gpus) => gpus,
+                Err(why) => {
+                    reasons.push(format!("{}: {why}", device.name));
+                    continue;
+                }
+            };
             for (port, verdict) in verdicts {
                 match verdict {
                     Ok(gid) => {
-                        let port = Found { device, port, gid, before };
+                        let port = Found { device, port, gid, before, gpus };
                         devices.extend(self.device(&port, settings, reach, devices.len()));
                     }
                     Err(why) => reasons.push(format!("{}:{}: {why}", device.name, port.number)),
@@ -148,7 +160,7 @@ impl Host<'_> {
         reach: &Reach,
         number: usize,
     ) -> Option<Device> {
-        let Found { device, port, gid, before } = found;
+        let Found { device, port, gid, before, gpus } = found;
         let name = match device.ports.len() {
             1 => device.name.clone(),
             _ => format!("{}:{}", device.name, port.number),
@@ -170,6 +182,7 @@ impl Host<'_> {
             spare: reach.choice,
             family: reach.family,
             cabling: settings.hca.cabling(&device.name, port.number),
+            gpus: *gpus,
         })
     }
 
@@ -199,6 +212,7 @@ struct Found<'p> {
     gid: &'p GidEntry,
     /// Ports of the same card on functions before.
     before: u32,
+    gpus: GpuWay,
 }
 
 /// The PCI function that NCCL is to see: the card's first, so that all of its ports are beside each

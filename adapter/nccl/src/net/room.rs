@@ -60,6 +60,7 @@ fn options(device: &Device, traffic_class: Option<i32>) -> Options {
         push: true,
         accept_taken: true,
         thread_retires: true,
+        gpu_flushes: true,
         tcp_call_bytes: TCP_CALL_BYTES,
         shm_threads: crew::shm_threads(),
         tcp_threads: crew::tcp_threads(),

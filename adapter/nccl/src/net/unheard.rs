@@ -53,13 +53,8 @@ const UNHEARD: &[(&[&str], &str)] = &[
         "a device's events are always read, and end no request while a rail works",
     ),
     (
-        &[
-            "NCCL_IB_DATA_DIRECT",
-            "NCCL_DMABUF_ENABLE",
-            "NCCL_GDR_FLUSH_DISABLE",
-            "NCCL_NET_FORCE_FLUSH",
-        ],
-        "GPU memory is not registered",
+        &["NCCL_IB_DATA_DIRECT", "NCCL_GDR_FLUSH_DISABLE"],
+        "ports register the driver's usual dma-bufs, and every flush of NCCL's is made",
     ),
     (&["NCCL_SOCKET_NTHREADS"], "CROSSTIE_TCP_THREADS says how many threads move long messages"),
     (&["NCCL_NSOCKS_PERTHREAD"], "CROSSTIE_TCP_STREAMS says how many sockets a rail has"),

@@ -1110,6 +1110,7 @@ static void settings(void) {
 #include "forks.h"
 #include "ports.h"
 #include "nics.h"
+#include "gpus.h"
 #include "silent.h"
 #include "refused.h"
 #include "costs.h"
@@ -1162,6 +1163,8 @@ static const struct scenario SCENARIOS[] = {
     {"ports_apart", 1, ports_apart}, {"ports_fused", 1, ports_fused},
     {"ports_uneven", 1, ports_uneven}, {"ports_and_interfaces", 1, ports_and_interfaces},
     {"ports_link_pulled", 1, ports_link_pulled},
+    {"gpu_pointers", 0, gpu_pointers}, {"gpu_nics", 0, gpu_nics}, {"gpu_refused", 0, gpu_refused},
+    {"gpu_flush_fails", 0, gpu_flush_fails},
     {"nics_shown", 0, nics_shown}, {"nics_apart", 1, nics_apart}, {"nics_fused", 1, nics_fused},
     {"forked", 1, forked}, {"forked_busy", 0, forked_busy}, {"forked_anew", 0, forked_anew},
     {"left_registered", 1, left_registered},

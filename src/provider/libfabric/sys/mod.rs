@@ -3,7 +3,7 @@
 pub mod abi;
 pub mod calls;
 pub mod events;
-mod gpu_attr;
+pub mod gpu_attr;
 pub mod layout;
 pub mod library;
 pub mod numbers;

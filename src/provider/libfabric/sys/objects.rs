@@ -6,7 +6,6 @@ use super::abi::{
 };
 use super::calls::{AtomicOps, EpOps, FidEp, MsgAtomic, MsgRma};
 use super::events::EventQueue;
-use super::gpu_attr::GpuAttr;
 use super::library::{Info, Library};
 use super::numbers as n;
 use crate::base::descriptor::StandardHeld;
@@ -189,31 +188,6 @@ impl Domain {
         Code::check(code)?;
         Registration::of(raw, endpoint)
     }
-
-    /// The same of memory of a GPU of CUDA's, by its number, with a domain of [`n::HMEM`].
-    ///
-    /// # Safety
-    /// - as [`Domain::register`].
-    pub unsafe fn register_gpu(
-        &self,
-        range: (u64, usize),
-        access: u64,
-        key: u64,
-        endpoint: Option<*mut FidEp>,
-        gpu: u32,
-    ) -> Result<Registration, Code> {
-        let mut raw = null_mut();
-        let part = libc::iovec { iov_base: range.0 as *mut c_void, iov_len: range.1 };
-        let attr = GpuAttr::of(&part, access, key, gpu);
-        // SAFETY: an open domain; the caller vouches for the range. The attributes are read within
-        // the call, and what later versions have more of is zero.
-        let code = unsafe {
-            let reg = (*(*self.raw).mr).regattr;
-            reg(self.raw.cast(), attr.get(), 0, &mut raw)
-        };
-        Code::check(code)?;
-        Registration::of(raw, endpoint)
-    }
 }
 
 /// A registration. It is closed by [`Registration::close`] alone, because that can fail.
@@ -225,7 +199,7 @@ pub struct Registration {
 impl Registration {
     /// One that was made, bound to the endpoint that is given, if one is, and enabled; closed where
     /// that fails.
-    fn of(raw: *mut FidMr, endpoint: Option<*mut FidEp>) -> Result<Registration, Code> {
+    pub(super) fn of(raw: *mut FidMr, endpoint: Option<*mut FidEp>) -> Result<Registration, Code> {
         let made = Registration { raw };
         let Some(endpoint) = endpoint else { return Ok(made) };
         match made.bind(endpoint) {

@@ -12,13 +12,17 @@
 //! The adds of one port are atomic among each other. Adds of two ports, or of a port and a
 //! processor, to one word are so only where the device says `IBV_ATOMIC_GLOB`, which nobody asks
 //! for: a word takes the adds of one port alone.
+//!
+//! A port also has a queue pair that is its own other end, for flushes ([`Flushing`]).
 
 mod adds;
 mod ends;
 mod error;
+mod flush;
 
 pub use adds::{ADDS_MAX, AddNumber, Companion};
 /// Queue pairs of a companion: that which adds, and the responder.
 pub const QUEUE_PAIRS: usize = 2;
 
 pub use error::{AddError, CompanionError, OutcomeUnknown};
+pub use flush::Flushing;

@@ -60,7 +60,7 @@ fn cards() -> Vec<ports::Device> {
 fn of(found: &[ports::Device], settings: &Settings, reach: &Reach) -> (Vec<Device>, Vec<String>) {
     let addresses = [address("ens1", [10, 0, 0, 1]), address("ens2", [10, 0, 1, 1])];
     let host = Host { sysfs: Path::new("/nowhere"), found, addresses: &addresses };
-    host.devices(settings, reach, |_| Ok(()))
+    host.devices(settings, reach, |_| Ok(GpuWay::None))
 }
 
 #[test]

@@ -1,0 +1,201 @@
+//! Flushes: a read of memory that the device has written, by a queue pair that is its own other
+//! end. When it has ended, the device's earlier writes there are visible to every reader, a GPU
+//! too.
+//!
+//! - One buffer and one read at a time serve all peers of the rail: a flush waits for the device's
+//!   way to memory.
+//! - The first flush makes the queue pair, its completion queue and the buffer. They are made anew
+//!   when a read has failed, or the rail has taken another GID.
+//! - A read that does not end in time has failed. Its queue pair is destroyed, and so it has ended.
+//!
+//! [`Flush`](crate::transport::flush::Flush) counts the flushes of several rails.
+
+use super::super::domain::rkey;
+use super::super::mtu::mtu_code;
+use super::super::queue::{RNR_TIMER, no_attributes};
+use super::super::rail::Verbs;
+use super::super::sys::abi::{Gid, QpCap, QpInitAttr, SendWr, Sge, Wc};
+use super::super::sys::{CompletionQueue, MemoryRegion, QueuePair, numbers as n};
+use crate::base::units::{Instant, Span};
+use crate::fabric::{OpError, OpErrorKind, OpId, PostError, Posted, RailKey};
+use crate::memory::{Errno, Reserve};
+use core::ffi::c_int;
+use core::ptr::null_mut;
+
+/// What a flush reads: as much as leaves a device at once.
+const FLUSH_BYTES: u64 = 64;
+/// How long a read may take: longer than the device sends it again.
+const PATIENCE: Span = Span::millis(2000);
+
+/// Where flushes of a rail stand. It is dropped before the rail.
+#[derive(Debug, Default)]
+pub struct Flushing {
+    loop_: Option<Loop>,
+    read: Option<Read>,
+    /// One that has ended, and was not taken.
+    ended: Option<(OpId, Result<(), OpError>)>,
+}
+
+/// A queue pair that is its own other end, and what its reads write. Dropped in this order.
+#[derive(Debug)]
+struct Loop {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    mr: MemoryRegion,
+    buffer: Reserve,
+    /// The rail's when it was made.
+    gid: Gid,
+}
+
+/// A read that the device has.
+#[derive(Copy, Clone, Debug)]
+struct Read {
+    id: OpId,
+    /// The region that it holds.
+    region: u32,
+    since: Instant,
+}
+
+impl Flushing {
+    /// Begins a flush of what the device has written to a region of ours, by a read of
+    /// [`FLUSH_BYTES`] at `address`, or of what the region has there. Its end is
+    /// [`Flushing::end`]'s to say.
+    ///
+    /// *Errors*: `Again`: one is under way; `Unsupported`: the device refuses, or there is no such
+    /// memory. *Cost*: the first one makes a queue pair.
+    pub fn begin(
+        &mut self,
+        rail: &Verbs<'_>,
+        id: OpId,
+        (key, address): (RailKey, u64),
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        if self.read.is_some() || self.ended.is_some() {
+            return Err(PostError::Again);
+        }
+        if rail.health().is_lost() || self.make(rail).is_err() {
+            return Err(PostError::Unsupported);
+        }
+        let held = rail.domain.hold_from(key, address, FLUSH_BYTES);
+        let Some((region, length)) = held else { return Err(PostError::Unsupported) };
+        let Some(Loop { qp, mr, buffer, .. }) = &mut self.loop_ else {
+            return Err(PostError::Unsupported);
+        };
+        let addr = buffer.start().expose_provenance() as u64;
+        let mut part = Sge { addr, length: length as u32, lkey: mr.lkey() };
+        let mut request = SendWr {
+            sg_list: &mut part,
+            num_sge: 1,
+            opcode: n::WR_READ,
+            send_flags: n::SEND_SIGNALED,
+            remote_addr: address,
+            rkey_or_add: SendWr::rkey_field(rkey(key)),
+            ..SendWr::NOTHING
+        };
+        // SAFETY: one request; its part is the registered buffer, which stays until the queue pair
+        // is gone, and is in use by one read at a time.
+        if unsafe { qp.send(&mut request, false) }.is_err() {
+            rail.domain.release(region);
+            self.loop_ = None;
+            return Err(PostError::Unsupported);
+        }
+        self.read = Some(Read { id, region, since: now });
+        Ok(Posted::Pending)
+    }
+
+    /// The flush that has ended: then what was written before it began is visible, or nothing is
+    /// known of that.
+    pub fn end(&mut self, rail: &Verbs<'_>, now: Instant) -> Option<(OpId, Result<(), OpError>)> {
+        if let (Some(read), Some(loop_)) = (self.read, &mut self.loop_) {
+            let mut found = [Wc::NOTHING];
+            let failed = |code: c_int| OpError { kind: OpErrorKind::Fabric, code };
+            let result = match loop_.cq.poll(&mut found) {
+                0 if now.since(read.since) < PATIENCE => return None,
+                0 => Err(failed(libc::ETIMEDOUT)),
+                1 if found[0].status == n::WC_SUCCESS => Ok(()),
+                1 => Err(failed(found[0].status)),
+                _ => Err(failed(libc::EIO)),
+            };
+            if result.is_err() {
+                self.loop_ = None; // so that nothing writes to the buffer any more
+            }
+            self.read = None;
+            rail.domain.release(read.region);
+            self.ended = Some((read.id, result));
+        }
+        self.ended.take()
+    }
+
+    /// Makes what flushes need, where it is not there.
+    fn make(&mut self, rail: &Verbs<'_>) -> Result<(), Errno> {
+        if self.loop_.as_ref().is_some_and(|it| it.gid.0 == rail.gid.0) {
+            return Ok(());
+        }
+        self.loop_ = None;
+        let shared = rail.domain.shared();
+        let buffer = Reserve::create(FLUSH_BYTES as usize)?;
+        let start = buffer.start().expose_provenance() as u64;
+        let access = n::ACCESS_LOCAL_WRITE;
+        // SAFETY: the reserve outlives the registration, by the order of the fields.
+        let mr = unsafe { shared.pd().register(start, FLUSH_BYTES as usize, access, false) }?;
+        let cq = CompletionQueue::create(shared.device(), 1)?;
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let mut init = QpInitAttr {
+            qp_context: null_mut(),
+            send_cq: cq.as_ptr(),
+            recv_cq: cq.as_ptr(),
+            srq: null_mut(),
+            cap,
+            qp_type: n::QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: the queue outlives the queue pair, by the order of the fields.
+        let mut qp = unsafe { QueuePair::create(shared.device(), shared.pd(), &mut init) }?;
+        join(rail, &mut qp)?;
+        self.loop_ = Some(Loop { qp, cq, mr, buffer, gid: rail.gid });
+        Ok(())
+    }
+}
+
+/// Joins a queue pair to itrail.
+fn join(rail: &Verbs<'_>, qp: &mut QueuePair) -> Result<(), Errno> {
+    let mut attr = no_attributes();
+    attr.qp_state = n::QPS_INIT;
+    attr.pkey_index = rail.path.pkey_index;
+    attr.port_num = rail.port;
+    attr.qp_access_flags = n::ACCESS_REMOTE_READ as u32;
+    qp.modify(&mut attr, n::QP_STATE | n::QP_PKEY_INDEX | n::QP_PORT | n::QP_ACCESS_FLAGS)?;
+    let mut attr = no_attributes();
+    attr.qp_state = n::QPS_RTR;
+    attr.path_mtu = mtu_code(rail.mtu_bytes);
+    attr.dest_qp_num = qp.number();
+    attr.max_dest_rd_atomic = 1;
+    attr.min_rnr_timer = RNR_TIMER;
+    attr.ah_attr = rail.way_to(rail.gid, rail.lid);
+    let mask = n::QP_STATE
+        | n::QP_AV
+        | n::QP_PATH_MTU
+        | n::QP_DEST_QPN
+        | n::QP_RQ_PSN
+        | n::QP_MAX_DEST_RD_ATOMIC
+        | n::QP_MIN_RNR_TIMER;
+    qp.modify(&mut attr, mask)?;
+    let mut attr = no_attributes();
+    attr.qp_state = n::QPS_RTS;
+    attr.timeout = rail.path.timeout;
+    attr.retry_cnt = rail.path.retries.min(rail.retries_max());
+    attr.max_rd_atomic = 1;
+    let mask = n::QP_STATE
+        | n::QP_TIMEOUT
+        | n::QP_RETRY_CNT
+        | n::QP_RNR_RETRY
+        | n::QP_SQ_PSN
+        | n::QP_MAX_RD_ATOMIC;
+    qp.modify(&mut attr, mask)
+}
