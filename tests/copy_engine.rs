@@ -200,6 +200,21 @@ fn lost_gpu_ends_its_connection_by_name_and_others_go_on() {
 }
 
 #[test]
+fn memory_that_nobody_else_can_map_goes_through_the_host() {
+    let test = "memory_that_nobody_else_can_map_goes_through_the_host";
+    with_double(test, &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let mut hidden = Memory::new(&pair.a, Kind::Hidden(0));
+        let mut exported = Memory::new(&pair.b, Kind::Exported(1));
+        for bytes in [1, 8, 70_000, ROOM] {
+            exchange(&mut pair, &mut hidden, &mut exported, bytes, true);
+        }
+        pair.close();
+    });
+}
+
+#[test]
 fn memory_that_cannot_be_used_is_refused_by_kind() {
     let test = "memory_that_cannot_be_used_is_refused_by_kind";
     with_double(test, &[], || {
@@ -216,9 +231,6 @@ fn memory_that_cannot_be_used_is_refused_by_kind() {
         assert_eq!(register(words.as_ptr() as u64, 64), Err(RegisterError::Kind), "pinned memory");
         let managed = out(|start| cuMemAllocManaged(start, 4096, 1));
         assert_eq!(register(managed, 4096), Err(RegisterError::Kind), "managed memory");
-        let hidden = create(0, 0, BLOCK);
-        let hidden = map(hidden, 0, BLOCK);
-        assert_eq!(register(hidden, BLOCK), Err(RegisterError::Kind), "without a handle type");
         let freed = alloc(4096);
         ok(cuMemFree_v2(freed));
         assert!(register(freed, 4096).is_err(), "freed memory");

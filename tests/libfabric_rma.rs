@@ -57,7 +57,7 @@ fn value(rank: usize, round: usize, at: usize) -> u64 {
 fn register(comm: &Comm, memory: &[AtomicU64]) -> Memory {
     let place = (memory.as_ptr() as u64, size_of_val(memory) as u64);
     let (kind, dmabuf) = (MemoryKind::Host, None);
-    let options = MemoryOptions { kind, device: None, dmabuf, may_be_private: false };
+    let options = MemoryOptions { kind, device: None, dmabuf };
     // SAFETY: the memory stays for ever, and peers may write to it.
     unsafe { comm.register(place, &options) }.expect("a window")
 }

@@ -327,7 +327,7 @@ fn give_a_descriptor() {
         let open_before = descriptors();
         let dmabuf = Some((file.as_raw_fd(), offset));
         let kind = MemoryKind::Cuda(0);
-        let options = MemoryOptions { kind, device: Some(0), dmabuf, may_be_private: false };
+        let options = MemoryOptions { kind, device: Some(0), dmabuf };
         let (at, length) = (start + offset, Bytes::of(ROOM));
         // SAFETY: it stays until it is deregistered.
         let region = unsafe { pair.b.shared.register_with(at, length, &options) }.expect("memory");

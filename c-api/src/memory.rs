@@ -88,7 +88,7 @@ impl xtie_memory_options {
         };
         let device = (self.device != -1).then_some(self.device);
         let dmabuf = (self.dmabuf != -1).then_some((self.dmabuf, self.dmabuf_offset));
-        Ok(MemoryOptions { kind, device, dmabuf, may_be_private: false })
+        Ok(MemoryOptions { kind, device, dmabuf })
     }
 }
 

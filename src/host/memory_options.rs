@@ -22,9 +22,6 @@ pub struct MemoryOptions {
     /// The dma-buf that it is part of, and the offset of its first byte in that. The descriptor
     /// stays the caller's.
     pub dmabuf: Option<(RawFd, u64)>,
-    /// Memory of a GPU that no other process can map is taken, too. What peers copy out of it goes
-    /// through memory of the host.
-    pub may_be_private: bool,
 }
 
 /// Why memory was not registered. Nothing was changed.

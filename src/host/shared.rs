@@ -220,7 +220,7 @@ impl Shared {
         self.may_register(length)?;
         if let MemoryKind::Cuda(_) = kind {
             // SAFETY: the caller's promise is the same.
-            return unsafe { self.register_gpu(address, length, None, false) };
+            return unsafe { self.register_gpu(address, length, None) };
         }
         if is_of_gpu(address) {
             news::memory_of_gpu_refused(address, length.0);
@@ -261,9 +261,7 @@ impl Shared {
         options.check(address, length)?;
         Ok(match options.kind {
             // SAFETY: the caller's promise is the same.
-            MemoryKind::Cuda(_) => unsafe {
-                self.register_gpu(address, length, options.dmabuf, options.may_be_private)?
-            },
+            MemoryKind::Cuda(_) => unsafe { self.register_gpu(address, length, options.dmabuf)? },
             MemoryKind::Host | MemoryKind::Mapped => {
                 // SAFETY: as above.
                 unsafe { self.register(address, length, MemoryKind::Host)? }
@@ -291,12 +289,10 @@ impl Shared {
         address: u64,
         length: Bytes,
         dmabuf: Option<(RawFd, u64)>,
-        may_be_private: bool,
     ) -> Result<Handle, RegisterError> {
         let gpus = self.gpus.as_ref().ok_or(RegisterError::Kind)?;
         // SAFETY: the caller's promise is the same.
-        let (region, key, segments) =
-            unsafe { gpu::register(gpus, address, length, may_be_private) }?;
+        let (region, key, segments) = unsafe { gpu::register(gpus, address, length) }?;
         let mut keys = [RailKey(0); RAILS_MAX];
         keys[0] = key;
         let unregister = || {

@@ -26,6 +26,8 @@ pub enum Kind {
     Alloc(i32),
     /// Of cuMemCreate, with a handle that descriptors stand for.
     Exported(i32),
+    /// Of cuMemCreate, without a handle that other processes could have.
+    Hidden(i32),
     /// Two such allocations, one behind the other.
     TwoExported(i32),
     /// Of a handle that came through a descriptor, as another process sends it.
@@ -84,6 +86,7 @@ impl Memory {
             }
             Kind::Alloc(_) => alloc(ROOM),
             Kind::Exported(gpu) => mapped(gpu, 1),
+            Kind::Hidden(gpu) => map(create(gpu, 0, ROOM), gpu, ROOM),
             Kind::TwoExported(gpu) => mapped(gpu, 2),
             Kind::Imported(gpu) => imported(gpu),
         };
@@ -123,7 +126,7 @@ impl Memory {
         match self.kind {
             Kind::Host => {}
             Kind::Alloc(_) => ok(cuMemFree_v2(self.start)),
-            Kind::Exported(_) | Kind::Imported(_) => unmap(self.start, 1),
+            Kind::Exported(_) | Kind::Hidden(_) | Kind::Imported(_) => unmap(self.start, 1),
             Kind::TwoExported(_) => unmap(self.start, 2),
         }
     }

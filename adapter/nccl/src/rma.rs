@@ -148,7 +148,7 @@ impl Coll {
         dmabuf: Option<(RawFd, u64)>,
     ) -> Result<u64, Fault> {
         // NCCL's signals have no handle for other processes
-        let options = MemoryOptions { kind, device: None, dmabuf, may_be_private: true };
+        let options = MemoryOptions { kind, device: None, dmabuf };
         // SAFETY: NCCL keeps the memory until it has deregistered it.
         let made = unsafe { self.0.register((address, bytes as u64), &options) };
         made.map(|memory| memory.0).map_err(|error| fault("registration", error))

@@ -53,8 +53,6 @@ pub enum GpuError {
     Several,
     /// It may not be written.
     ReadOnly,
-    /// No other process can map it.
-    NotExportable(CudaError),
     /// More GPUs than there is room for.
     Number(i32),
     /// A GPU cannot be used.
@@ -83,11 +81,6 @@ impl fmt::Display for GpuError {
             GpuError::ReadOnly => {
                 f.write_str("its GPU may not write it: allow reads and writes by cuMemSetAccess")
             }
-            GpuError::NotExportable(error) => write!(
-                f,
-                "no other process can map it ({error}): use cudaMalloc, ncclMemAlloc, or \
-                 cuMemCreate with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
-            ),
             GpuError::Number(number) => {
                 write!(f, "it is of GPU {number}, and there is room for {GPUS_MAX}")
             }
@@ -159,13 +152,8 @@ impl GpuMemory {
     }
 
     /// The number of the GPU that a range lies in, which can be used from now on, and the region's
-    /// allocations; none where it `may_be_private`, and is.
-    pub fn prepare(
-        &self,
-        address: u64,
-        length: Bytes,
-        may_be_private: bool,
-    ) -> Result<(u32, Vec<Segment>), GpuError> {
+    /// allocations; none where other processes cannot map it.
+    pub fn prepare(&self, address: u64, length: Bytes) -> Result<(u32, Vec<Segment>), GpuError> {
         let library = Library::load().map_err(GpuError::Driver)?;
         let last = address.checked_add(length.0).and_then(|end| end.checked_sub(1));
         let (place, last) = (Place::of(library, address)?, last.ok_or(GpuError::Torn)?);
@@ -174,10 +162,7 @@ impl GpuMemory {
             return Err(GpuError::Torn);
         }
         let gpu = Arc::new(Gpu::at(library, number)?);
-        let segments = match segments(&gpu, address, length.0) {
-            Err(GpuError::NotExportable(_)) if may_be_private => Vec::new(),
-            found => found?,
-        };
+        let segments = segments(&gpu, address, length.0)?;
         let at = usize::try_from(number).ok().filter(|number| *number < GPUS_MAX);
         helper::open_lanes(&self.gpus, at.ok_or(GpuError::Number(number))?, &gpu, &self.domain)?;
         self.helper_start()?;
@@ -310,18 +295,25 @@ fn socket_of(exporter: Exporter) -> Name {
 /// The allocations that a range lies in: mapped one behind the other, or one of cuMemAlloc.
 fn segments(gpu: &Arc<Gpu>, address: u64, length: u64) -> Result<Vec<Segment>, GpuError> {
     let entered = gpu.enter()?;
-    let (mut at, mut all) = (address, Vec::new());
+    let (mut at, mut all, mut private) = (address, Vec::new(), None);
     while at < address + length {
         if at != address && !matches!(Place::of(gpu.library(), at)?, Place::Device(_)) {
             return Err(GpuError::Torn); // nothing lies behind the first ones
         }
-        range_of(&entered, at)?;
         if !is_writable(entered.library(), at)? {
             return Err(GpuError::ReadOnly);
         }
-        let segment = Segment::of(&entered, at).map_err(GpuError::NotExportable)?;
-        at = segment.start + segment.bytes;
-        all.push(segment);
+        let (start, bytes) = range_of(&entered, at)?;
+        match Segment::of(&entered, at) {
+            Ok(segment) => all.push(segment),
+            Err(error) => private = Some(error),
+        }
+        at = start + bytes;
+    }
+    if let Some(error) = private {
+        // what peers copy out of it goes through memory of the host
+        news::gpu_memory_private(address, length, &error);
+        return Ok(Vec::new());
     }
     let is_opened_whole = |segment: &Segment| matches!(segment.handle, Handle::Ipc(_));
     match all.len() > 1 && all.iter().any(is_opened_whole) {
@@ -338,15 +330,11 @@ pub unsafe fn register(
     memory: &GpuMemory,
     address: u64,
     length: Bytes,
-    may_be_private: bool,
 ) -> Result<(Region, RailKey, Vec<Segment>), RegisterError> {
-    let (number, segments) = memory.prepare(address, length, may_be_private).map_err(|error| {
+    let (number, segments) = memory.prepare(address, length).map_err(|error| {
         news::gpu_memory_refused(address, length.0, &error);
         match error {
-            GpuError::Place(_)
-            | GpuError::Driver(_)
-            | GpuError::NotExportable(_)
-            | GpuError::Flush => RegisterError::Kind,
+            GpuError::Place(_) | GpuError::Driver(_) | GpuError::Flush => RegisterError::Kind,
             GpuError::Torn | GpuError::Several | GpuError::ReadOnly => RegisterError::Range,
             GpuError::Cuda(error) | GpuError::Lanes(LaneError::Cuda(error)) => {
                 RegisterError::Fabric(error.code as i32)

@@ -421,6 +421,19 @@ pub(in crate::host) fn gpu_memory_refused(address: u64, bytes: u64, why: &dyn fm
     );
 }
 
+/// Memory of a GPU that peers cannot map is registered.
+pub(in crate::host) fn gpu_memory_private(address: u64, bytes: u64, why: &dyn fmt::Display) {
+    say_of(
+        Level::Info,
+        format_args!(
+            "{bytes} bytes of a GPU at {address:#x} have no handle for other processes ({why}): \
+             what peers of this host copy out of them goes through memory of the host; use \
+             cudaMalloc, ncclMemAlloc, or cuMemCreate with \
+             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR for copies by copy engine"
+        ),
+    );
+}
+
 /// Memory of a GPU was passed as memory of the host.
 pub(in crate::host) fn memory_of_gpu_refused(address: u64, bytes: u64) {
     say_of(

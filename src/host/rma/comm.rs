@@ -122,7 +122,7 @@ impl Comm {
     /// Waits until all ranks have come: connections to one that only listens are made, too.
     fn meet(&self, address: u64) -> Result<(), RmaError> {
         let (kind, dmabuf) = (MemoryKind::Host, None);
-        let options = MemoryOptions { kind, device: None, dmabuf, may_be_private: false };
+        let options = MemoryOptions { kind, device: None, dmabuf };
         // SAFETY: a byte of the group's block, in a window that no rank writes to.
         let memory = unsafe { self.register((address, 1), &options) }?;
         self.deregister(memory)

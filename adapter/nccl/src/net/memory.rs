@@ -34,7 +34,7 @@ pub unsafe fn register(
         // SAFETY: the caller's promise.
         None => unsafe { shared.register(address, bytes, kind).map_err(MemoryError::from) },
         Some(_) => {
-            let options = MemoryOptions { kind, device: None, dmabuf, may_be_private: false };
+            let options = MemoryOptions { kind, device: None, dmabuf };
             // SAFETY: as above.
             unsafe { shared.register_with(address, bytes, &options) }
         }
