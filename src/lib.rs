@@ -8,6 +8,7 @@
 //! - [`wire`]: the bytes that peers exchange
 //! - [`fabric`]: the seam between the protocol and the rails, with the provider contract
 //! - [`transport`]: the protocol machine
+//! - [`collective`]: schedules of collective operations over windows
 //! - [`hca`]: a host channel adapter in software, for queues that a GPU writes
 //! - [`provider`]: who answers the seam: loopback, shared memory, and other rails
 //! - `memory`, `connect`, `host`: what needs an operating system (feature `std`)
@@ -17,6 +18,8 @@
 #![no_std]
 
 pub mod base;
+#[cfg(not(loom))]
+pub mod collective;
 #[cfg(not(loom))]
 pub mod fabric;
 #[cfg(not(loom))]

@@ -331,6 +331,16 @@
 // Term of XTIE_GROUP_BYTES: a counter, or a signal or a barrier of one rank.
 #define XTIE_BYTES_GROUP_WORD 8
 
+// Algorithm of an AllGather: the library chooses by the ranks' hosts.
+#define XTIE_ALGORITHM_AUTO 0
+
+// Each rank gives its bytes to every other one.
+#define XTIE_ALGORITHM_DIRECT 1
+
+// A ring over the hosts; each rank passes on within its host what came. Each host has as many
+// ranks, numbered one after another.
+#define XTIE_ALGORITHM_PIPELINE 2
+
 // Flag of a window: other ranks may read this rank's part of it, and not write to it.
 #define XTIE_WINDOW_READ_ONLY 1
 
@@ -425,6 +435,8 @@ typedef enum xtie_result {
     XTIE_ERR_GROUP_LIMITS = -17,
     // The comparison is none of XTIE_COMPARE_.
     XTIE_ERR_COMPARISON = -18,
+    // There is no such algorithm of AllGathers, or the ranks' hosts do not allow it.
+    XTIE_ERR_ALGORITHM = -19,
     // The pointer is not one that xtie_endpoint_open gave.
     XTIE_ERR_ENDPOINT = -20,
     // The endpoint is closed.
@@ -482,6 +494,10 @@ typedef enum xtie_result {
     XTIE_ERR_SYSTEM = -46,
     // All windows of the group are in use.
     XTIE_ERR_WINDOWS_FULL = -47,
+    // All prepared AllGathers of the group are in use.
+    XTIE_ERR_ALL_GATHERS_FULL = -48,
+    // The AllGather was destroyed, or its window freed; or it is not one of that stream.
+    XTIE_ERR_ALL_GATHER = -49,
     // The handle is damaged.
     XTIE_ERR_HANDLE_CORRUPT = -50,
     // The bytes are not a handle of this library.
@@ -590,7 +606,12 @@ typedef enum xtie_result {
     // No NIC can add to the counter: the endpoint has no companions
     // (XTIE_ENDPOINT_COMPANIONS), or the connection no RDMA rail that takes the add.
     XTIE_ERR_NO_NIC_COUNTER = -97,
+    // The driver of the GPU has refused a call, or memory of another rank's GPU cannot be mapped.
+    XTIE_ERR_GPU = -99,
 } xtie_result;
+
+// An AllGather that a group has prepared on a window.
+typedef struct xtie_all_gather xtie_all_gather;
 
 // An attempt to connect that is under way.
 typedef struct xtie_attempt xtie_attempt;
@@ -768,6 +789,27 @@ typedef struct xtie_group_config {
     // NULL: the time alone ends the wait for a rank that is gone.
     xtie_look_function look;
 } xtie_group_config;
+
+// What an AllGather is prepared for. Set struct_size and bytes; a field that is zero stands for
+// what its comment says. All but stream and timeout_ms are the same at all ranks.
+typedef struct xtie_all_gather_config {
+    // sizeof(xtie_all_gather_config).
+    uint32_t struct_size;
+    // XTIE_ALGORITHM_AUTO, or another.
+    uint32_t algorithm;
+    // Where the bytes of rank 0 come in every rank's part of the window, in bytes.
+    uint64_t offset;
+    // Room for the bytes of all ranks.
+    uint64_t bytes;
+    // The CUDA stream that carries it out, of the primary context of the window's GPU; NULL: the
+    // legacy stream. Not looked at where the window is memory of the host.
+    void *stream;
+    // Most ranks of one host that write to each other's memory directly; 0: all.
+    uint32_t team_max;
+    // How long preparing it, and each time that it is carried out, may take, in milliseconds; 0:
+    // as long as the group's timeout. XTIE_NO_TIMEOUT: without end.
+    uint32_t timeout_ms;
+} xtie_all_gather_config;
 
 // Bytes that go from this rank to another's part of a window, or come from there. Of fixed size:
 // it will not grow.
@@ -1398,7 +1440,8 @@ int xtie_group_size(const struct xtie_group_config *config, size_t *bytes_out);
 // Opens a group with the other ranks: every rank calls this, and it returns when all have met. The
 // group makes two connections to each rank, also to this one itself: of connections_max it takes
 // XTIE_GROUP_CONNECTIONS(ranks), and of regions_max one; requests_max may be any. No operation
-// allocates after this call; xtie_window_alloc and xtie_group_helper_start do.
+// allocates after this call; xtie_window_alloc, xtie_group_helper_start and xtie_all_gather_init
+// do.
 //
 // storage: XTIE_STORAGE_ALIGN aligned; the library's from now on until xtie_group_close has
 //     succeeded. It must not be moved, copied or touched. Not that of an open group.
@@ -1512,6 +1555,84 @@ int xtie_group_flush(struct xtie_group *group, uint32_t rank, uint32_t timeout_m
 // Results: XTIE_OK, XTIE_ERR_RANK, and when the connection has failed its cause.
 // Threads: the endpoint's. Cost: none; the rank waits for the earlier ones before it goes on.
 int xtie_group_fence(struct xtie_group *group, uint32_t rank);
+
+// Prepares an AllGather on a window that all ranks have exchanged, or finds the one that was
+// prepared for the same place, length, algorithm and stream. All ranks call this, in the same
+// order. It maps other ranks' memory of GPUs, once. The first one of a group takes one more of
+// windows_max and of regions_max.
+//
+// window: memory of the host, or of a GPU.
+// config: read during the call alone.
+// all_gather_out: for xtie_all_gather_exec, until xtie_all_gather_destroy was called as often.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_STRUCT, XTIE_ERR_WINDOW,
+//     XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_READ_ONLY, XTIE_ERR_WINDOWS_FULL; XTIE_ERR_WINDOW_RANGE: it
+//     does not lie inside each rank's part; XTIE_ERR_ALGORITHM; XTIE_ERR_ALL_GATHERS_FULL: there
+//     are 64; XTIE_ERR_GROUP_MISMATCH: another rank's config differs; XTIE_ERR_RANK_FAILED:
+//     another rank has the error; XTIE_ERR_GPU; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED; those of
+//     xtie_memory_register, and the cause where a connection has failed. Nothing is left of it.
+// Threads: the endpoint's. Cost: control path; blocks until all ranks have come.
+int xtie_all_gather_init(struct xtie_group *group,
+                         struct xtie_window *window,
+                         const struct xtie_all_gather_config *config,
+                         struct xtie_all_gather **all_gather_out);
+
+// Carries out an AllGather: the bytes of rank r come to offset + r * bytes of every rank's part.
+// All ranks call it, with the same bytes. Where the window is memory of a GPU, this puts it on the
+// stream and returns; where the stream is captured, it is recorded, and each launch of the graph
+// carries it out, with what send holds then. Between hosts it takes this rank's progress: call
+// xtie_group_progress until the stream is done, or let xtie_group_helper_start do it. Where the
+// window is memory of the host, it has ended on return.
+//
+// send: bytes bytes of memory that the stream reaches, or of the host. This rank's own place in
+//     the window: nothing is copied at this rank. It must not overlap anything else that is
+//     received.
+// bytes: of this rank, also 0; times the ranks at most bytes of the configuration.
+// stream: that of the configuration; NULL for memory of the host.
+// Results: XTIE_OK, XTIE_ERR_WINDOW_RANGE, XTIE_ERR_RANGE: send overlaps; XTIE_ERR_ALL_GATHER:
+//     destroyed, its window freed, or another stream; XTIE_ERR_NULL; XTIE_ERR_TIMEOUT,
+//     XTIE_ERR_GPU, or the cause where a connection has failed: also if it failed before, and it
+//     can only be destroyed then.
+// Threads: the endpoint's. Cost: data path; a few calls of the driver.
+int xtie_all_gather_exec(struct xtie_group *group,
+                         struct xtie_all_gather *all_gather,
+                         const void *send,
+                         size_t bytes,
+                         void *stream);
+
+// Whether an AllGather is of use: for those that graphs carry out. A rank that has died, or does
+// not come in time, is told here; the log says it, too. Its stream goes on then, with bytes that
+// are not valid.
+//
+// all_gather: NULL: all of the group, also those of xtie_window_all_gather.
+// Results: XTIE_OK, also while it is under way; else those of xtie_all_gather_exec.
+// Threads: the endpoint's. Cost: data path.
+int xtie_all_gather_check(struct xtie_group *group, struct xtie_all_gather *all_gather);
+
+// Gives an AllGather up, in any order with its window and graphs: no stream is in it, and no graph
+// that has it is launched again. xtie_group_close gives up all that are left.
+//
+// Results: XTIE_OK, XTIE_ERR_ALL_GATHER.
+// Threads: the endpoint's. Cost: control path; no other rank takes part.
+int xtie_all_gather_destroy(struct xtie_group *group, struct xtie_all_gather *all_gather);
+
+// An AllGather with the arguments of other libraries: xtie_all_gather_init where it was not called
+// with this place, length and stream before, then xtie_all_gather_exec. While the stream is
+// captured, it is prepared and recorded; else it runs at once. What was prepared goes with the
+// window. All ranks call it, in the same order.
+//
+// send: as of xtie_all_gather_exec.
+// receive: where the bytes of rank 0 come, in this rank's part of the window; at the same offset
+//     in every rank's.
+// bytes: of each rank.
+// Results: those of xtie_all_gather_init and xtie_all_gather_exec.
+// Threads: the endpoint's. Cost: that of xtie_all_gather_exec; the first time blocks until all
+//     ranks have come.
+int xtie_window_all_gather(struct xtie_group *group,
+                           struct xtie_window *window,
+                           const void *send,
+                           void *receive,
+                           size_t bytes,
+                           void *stream);
 
 // ---- Window ------------------------------------------------------------------------------------
 //

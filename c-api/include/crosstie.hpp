@@ -705,6 +705,55 @@ inline std::size_t group_bytes(const xtie_group_config &config)
 // Ranks that put bytes into each other's windows, in the caller's storage, which outlives it, as
 // its endpoint does. Windows are destroyed before it. Destroying it closes it: other ranks' waits
 // for this one end with an error.
+// An AllGather that was prepared on a window; destroying it gives it up. A stream is a CUstream or
+// cudaStream_t.
+class all_gather {
+public:
+    all_gather() noexcept = default;
+    all_gather(xtie_endpoint *endpoint, xtie_group *group, xtie_all_gather *object) noexcept
+        : endpoint_(endpoint), group_(group), object_(object)
+    {
+    }
+    all_gather(all_gather &&other) noexcept
+        : endpoint_(other.endpoint_), group_(other.group_),
+          object_(std::exchange(other.object_, nullptr))
+    {
+    }
+    all_gather(const all_gather &) = delete;
+    all_gather &operator=(const all_gather &) = delete;
+    all_gather &operator=(all_gather &&other) noexcept
+    {
+        if (this != &other) {
+            reset();
+            endpoint_ = other.endpoint_;
+            group_ = other.group_;
+            object_ = std::exchange(other.object_, nullptr);
+        }
+        return *this;
+    }
+    ~all_gather() { reset(); }
+
+    xtie_all_gather *get() const noexcept { return object_; }
+    // Puts it on the stream, or records it where the stream is captured.
+    void exec(const void *send, std::size_t bytes, void *stream)
+    {
+        detail::check(xtie_all_gather_exec(group_, object_, send, bytes, stream), endpoint_);
+    }
+    // Throws where it has failed, also while a graph carried it out.
+    void verify() const { detail::check(xtie_all_gather_check(group_, object_), endpoint_); }
+
+private:
+    void reset() noexcept
+    {
+        if (object_ != nullptr)
+            xtie_all_gather_destroy(group_, std::exchange(object_, nullptr));
+    }
+
+    xtie_endpoint *endpoint_ = nullptr;
+    xtie_group *group_ = nullptr;
+    xtie_all_gather *object_ = nullptr;
+};
+
 class group {
 public:
     group(const crosstie::endpoint &endpoint, void *storage, std::size_t storage_bytes,
@@ -737,6 +786,19 @@ public:
         xtie_window *made = nullptr;
         check(xtie_window_register(object_, from.data(), from.size(), from.get(), flags, &made));
         return crosstie::window(endpoint_, object_, made, from.data(), from.size(), from.get());
+    }
+    // All ranks call it, in the same order.
+    crosstie::all_gather prepare(const crosstie::window &on, const xtie_all_gather_config &config)
+    {
+        xtie_all_gather *made = nullptr;
+        check(xtie_all_gather_init(object_, on.get(), &config, &made));
+        return crosstie::all_gather(endpoint_, object_, made);
+    }
+    // Prepares it where that was not done, and carries it out, or records it.
+    void all_gather(const crosstie::window &on, const void *send, void *receive,
+                    std::size_t bytes, void *stream)
+    {
+        check(xtie_window_all_gather(object_, on.get(), send, receive, bytes, stream));
     }
     crosstie::window alloc(std::size_t bytes, std::uint32_t flags = 0)
     {

@@ -8,6 +8,7 @@ use core::fmt::{self, Write};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::connect::OpenError as BandError;
+use crosstie::host::gather::error::GatherError;
 use crosstie::host::group::{GroupError, NicCountError, WaitError};
 use crosstie::host::nic_counter::NicCounterError;
 use crosstie::host::{
@@ -283,6 +284,31 @@ impl Explain for WaitError {
             WaitError::Timeout(_) | WaitError::Aborted => write!(text, "{self}"),
             WaitError::Window(error) => error.explain(shared, text),
         }
+    }
+}
+
+impl Explain for GatherError {
+    fn result(&self) -> xtie_result {
+        match self {
+            GatherError::Request | GatherError::Stream => XTIE_ERR_ALL_GATHER,
+            GatherError::Full => XTIE_ERR_ALL_GATHERS_FULL,
+            GatherError::Bytes(_) => XTIE_ERR_WINDOW_RANGE,
+            GatherError::Overlap => XTIE_ERR_RANGE,
+            GatherError::Teams => XTIE_ERR_ALGORITHM,
+            GatherError::Window(error) => error.result(),
+            GatherError::Wait(error) => error.result(),
+            GatherError::Elsewhere(_) => XTIE_ERR_RANK_FAILED,
+            GatherError::Mismatch(_) => XTIE_ERR_GROUP_MISMATCH,
+            GatherError::Register(error) => error.result(),
+            GatherError::Share | GatherError::System(_) => XTIE_ERR_SYSTEM,
+            GatherError::Map(..) | GatherError::Cuda(_) => XTIE_ERR_GPU,
+            GatherError::Late => XTIE_ERR_TIMEOUT,
+            GatherError::Failed(rank, error) => WindowError::Failed(*rank, *error).result(),
+        }
+    }
+
+    fn explain(&self, _shared: &Shared, text: &mut Text) -> fmt::Result {
+        write!(text, "{self}")
     }
 }
 

@@ -47,6 +47,11 @@ pub struct xtie_window {
     _opaque: [u8; 0],
 }
 
+/// An AllGather that a group has prepared on a window.
+pub struct xtie_all_gather {
+    _opaque: [u8; 0],
+}
+
 /// Bytes that tell other endpoints where a listener is: send them there in any way, such as a
 /// file, a socket or MPI. Plain data without pointers; valid as long as the listener.
 #[repr(C)]
@@ -88,6 +93,7 @@ tagged! {
     xtie_connection => Handle, Handle::pack, Handle::unpack;
     xtie_memory => Handle, Handle::pack, Handle::unpack;
     xtie_window => Handle, Handle::pack, Handle::unpack;
+    xtie_all_gather => Handle, Handle::pack, Handle::unpack;
     xtie_request => RequestId, |name: RequestId| name.0, RequestId;
 }
 

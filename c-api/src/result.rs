@@ -52,6 +52,8 @@ pub enum xtie_result {
     XTIE_ERR_GROUP_LIMITS = -17,
     /// The comparison is none of XTIE_COMPARE_.
     XTIE_ERR_COMPARISON = -18,
+    /// There is no such algorithm of AllGathers, or the ranks' hosts do not allow it.
+    XTIE_ERR_ALGORITHM = -19,
 
     /// The pointer is not one that xtie_endpoint_open gave.
     XTIE_ERR_ENDPOINT = -20,
@@ -112,6 +114,10 @@ pub enum xtie_result {
     XTIE_ERR_SYSTEM = -46,
     /// All windows of the group are in use.
     XTIE_ERR_WINDOWS_FULL = -47,
+    /// All prepared AllGathers of the group are in use.
+    XTIE_ERR_ALL_GATHERS_FULL = -48,
+    /// The AllGather was destroyed, or its window freed; or it is not one of that stream.
+    XTIE_ERR_ALL_GATHER = -49,
 
     /// The handle is damaged.
     XTIE_ERR_HANDLE_CORRUPT = -50,
@@ -223,6 +229,8 @@ pub enum xtie_result {
     /// No NIC can add to the counter: the endpoint has no companions
     /// (XTIE_ENDPOINT_COMPANIONS), or the connection no RDMA rail that takes the add.
     XTIE_ERR_NO_NIC_COUNTER = -97,
+    /// The driver of the GPU has refused a call, or memory of another rank's GPU cannot be mapped.
+    XTIE_ERR_GPU = -99,
 }
 
 use xtie_result::*;
@@ -249,6 +257,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_STORAGE_IN_USE, c"the storage holds an endpoint that is not closed"),
     (XTIE_ERR_GROUP_LIMITS, c"a limit of the group is out of range; the log says which"),
     (XTIE_ERR_COMPARISON, c"the comparison is none of XTIE_COMPARE_"),
+    (XTIE_ERR_ALGORITHM, c"there is no such algorithm, or the ranks' hosts do not allow it"),
     (XTIE_ERR_CONNECTIONS_MAX, c"connections_max must be from 1 to 65536"),
     (
         XTIE_ERR_REQUESTS_MAX,
@@ -292,6 +301,9 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_NO_MEMORY, c"there is not enough (shared) memory"),
     (XTIE_ERR_SYSTEM, c"the operating system refused"),
     (XTIE_ERR_WINDOWS_FULL, c"all windows of the group are in use: free one first"),
+    (XTIE_ERR_ALL_GATHERS_FULL, c"all AllGathers of the group are in use: destroy one first"),
+    (XTIE_ERR_ALL_GATHER, c"the AllGather or its window is gone, or it is of another stream"),
+    (XTIE_ERR_GPU, c"the GPU's driver has refused a call, or memory cannot be mapped"),
     (XTIE_ERR_HANDLE_CORRUPT, c"the handle is damaged"),
     (XTIE_ERR_HANDLE_FOREIGN, c"the bytes are not a handle of crosstie"),
     (XTIE_ERR_VERSION_HERE, c"the peer speaks a newer wire version: upgrade this side"),

@@ -17,7 +17,7 @@ static int gather(void *, const void *mine, std::size_t bytes, void *all)
 
 // of the host's; the loopback takes more, for fewer connections
 static crosstie::storage<64, 64, 64> place;
-alignas(XTIE_STORAGE_ALIGN) static unsigned char group_place[XTIE_GROUP_BYTES(1, 2, 2, 1, 1)];
+alignas(XTIE_STORAGE_ALIGN) static unsigned char group_place[XTIE_GROUP_BYTES(1, 3, 2, 1, 1)];
 
 template <typename Call>
 static crosstie::ticket started(crosstie::group &group, Call call)
@@ -64,7 +64,8 @@ static int run()
     crosstie::endpoint endpoint(place.bytes, sizeof place.bytes, options);
     xtie_group_config config = crosstie::group_config();
     config.ranks = 1;
-    config.windows_max = config.signals_max = 2;
+    config.windows_max = 3;
+    config.signals_max = 2;
     config.counters_max = config.barriers_max = 1;
     config.gather = gather;
     if (crosstie::group_bytes(config) != sizeof group_place)
@@ -95,6 +96,16 @@ static int run()
         return failed("bytes");
     window.reset_signal(0);
     window.reset_counter(0);
+    xtie_all_gather_config wanted{};
+    wanted.struct_size = sizeof wanted;
+    wanted.bytes = 64;
+    crosstie::all_gather all = group.prepare(window, wanted);
+    std::memset(window.data() + 512, 9, 64);
+    all.exec(window.data() + 512, 64, nullptr);
+    all.verify();
+    group.all_gather(window, window.data() + 512, window.data() + 128, 64, nullptr);
+    if (window.data()[63] != 9 || window.data()[191] != 9)
+        return failed("an AllGather");
     try {
         second.put(window.transfer(0, 8, 0, 0));
         return failed("a put into memory that is only read");

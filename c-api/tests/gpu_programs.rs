@@ -1,5 +1,5 @@
-//! Programs of `tests/gpu` that need nothing but the library, over the test double of the CUDA
-//! driver.
+//! Programs of `tests/gpu` that need nothing but the library, and the example of AllGathers, over
+//! the test double of the CUDA driver.
 
 #[path = "../../tests/cuda_support/mod.rs"]
 mod cuda_support;
@@ -16,6 +16,12 @@ fn program(name: &str) -> PathBuf {
     let options = ["-pedantic".to_string(), format!("-I{ROOT}examples-c")];
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     built(out, &[&format!("tests/gpu/{name}.c")], &options)
+}
+
+/// An example of that name.
+fn example(name: &str) -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    built(out, &[&format!("examples-c/{name}.c")], &["-pedantic".to_string()])
 }
 
 /// What a program says that finds everything right.
@@ -46,4 +52,13 @@ fn each_kind_of_memory_is_passed_or_refused_as_the_page_says() {
 fn killed_peers_and_failed_gpus_leave_the_rest_alone() {
     let text = said(&program("failures"), &[("CUDA_DOUBLE_DELAY_NS", "2000")]);
     assert_eq!(text.lines().filter(|line| line.starts_with("ok ")).count(), 2, "{text}");
+}
+
+#[test]
+fn all_gathers_are_recorded_and_replayed_by_the_c_functions() {
+    let program = example("allgather_graph");
+    for hosts in ["one", "two"] {
+        let text = said(&program, &[("GATHER_SHORT", "1"), ("GATHER_HOSTS", hosts)]);
+        assert!(text.contains("every byte verified"), "{text}");
+    }
 }

@@ -600,6 +600,64 @@ fn null_structures(me: &Rank, window: &Window) {
     each(results, XTIE_ERR_RESERVED);
 }
 
+/// Ranks gather into a window, and each wrong call has its name.
+#[test]
+fn all_gathers_are_carried_out_and_checked() {
+    const BYTES: usize = 4096;
+    run(HOST, 2, |me| {
+        let (group, window) = (me.group, me.exchanged(4 * BYTES, 0));
+        let size = size_of::<xtie_all_gather_config>() as u32;
+        // SAFETY: numbers and a pointer, for which zero is a value.
+        let zero: xtie_all_gather_config = unsafe { std::mem::zeroed() };
+        let whole = xtie_all_gather_config { struct_size: size, bytes: 2 * BYTES as u64, ..zero };
+        let mut made = null_mut();
+        let mut init = |config: xtie_all_gather_config| {
+            // SAFETY: structures of ours, here and below.
+            unsafe { xtie_all_gather_init(group, window.window, &config, &mut made) }
+        };
+        let algorithm = xtie_all_gather_config { algorithm: 3, ..whole };
+        expect(init(algorithm), XTIE_ERR_ALGORITHM);
+        expect(init(xtie_all_gather_config { struct_size: 5, ..whole }), XTIE_ERR_STRUCT_SIZE);
+        let beyond = xtie_all_gather_config { offset: 3 * BYTES as u64, ..whole };
+        expect(init(beyond), XTIE_ERR_WINDOW_RANGE);
+        let other = 64 * u64::from(me.rank);
+        let uneven = xtie_all_gather_config { offset: other, ..whole };
+        expect(init(uneven), XTIE_ERR_GROUP_MISMATCH);
+        me.ok(init(whole));
+        let own = window.data.wrapping_add(me.rank as usize * BYTES).cast();
+        let exec = |bytes, stream: usize| {
+            let stream = std::ptr::without_provenance_mut(stream);
+            // SAFETY: as above.
+            unsafe { xtie_all_gather_exec(group, made, own, bytes, stream) }
+        };
+        expect(exec(2 * BYTES, 0), XTIE_ERR_WINDOW_RANGE);
+        expect(exec(BYTES, 64), XTIE_ERR_ALL_GATHER);
+        window.fill(me.rank as usize * BYTES, &[7 + me.rank as u8; BYTES]);
+        me.barrier(&window);
+        me.ok(exec(BYTES, 0));
+        let came = [vec![7; BYTES], vec![8; BYTES]].concat();
+        assert_eq!(window.bytes(0, 2 * BYTES), came);
+        let to = window.data.wrapping_add(2 * BYTES).cast();
+        let both = |send, receive| {
+            // SAFETY: as above.
+            unsafe {
+                xtie_window_all_gather(group, window.window, send, receive, BYTES, null_mut())
+            }
+        };
+        me.ok(both(own.cast_const(), to));
+        assert_eq!(window.bytes(2 * BYTES, 2 * BYTES), came);
+        expect(both(std::ptr::null(), to), XTIE_ERR_NULL);
+        // SAFETY: as above.
+        me.ok(unsafe { xtie_all_gather_check(group, made) });
+        // SAFETY: as above.
+        me.ok(unsafe { xtie_all_gather_destroy(group, made) });
+        // SAFETY: as above.
+        expect(unsafe { xtie_all_gather_destroy(group, made) }, XTIE_ERR_ALL_GATHER);
+        expect(exec(BYTES, 0), XTIE_ERR_ALL_GATHER);
+        me.barrier(&window);
+    });
+}
+
 #[test]
 fn read_only_freed_and_missing_parts_are_refused() {
     run(HOST, 2, |me| {

@@ -11,6 +11,7 @@
 mod choice;
 pub mod endpoint;
 pub mod error;
+pub mod gather;
 pub mod gin;
 pub mod gpu;
 pub mod group;

@@ -253,6 +253,11 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         Some((rank as u32, lane.failed?))
     }
 
+    /// The memory of this rank's part of a window.
+    pub fn memory(&self, window: Handle) -> Result<WindowMemory, WindowError> {
+        self.table.memory(window).copied()
+    }
+
     /// Bytes of a rank's part of a window.
     pub fn length(&self, window: Handle, rank: u32) -> Result<u64, WindowError> {
         Ok(self.table.share(window, rank)?.length)

@@ -296,6 +296,11 @@ impl<'m> Table<'m> {
         Ok(&self.shares[self.share_at(window.index as usize, rank)])
     }
 
+    /// The memory of this rank's part of a window.
+    pub fn memory(&self, window: Handle) -> Result<&WindowMemory, WindowError> {
+        Ok(&self.slot(window)?.memory)
+    }
+
     /// The memory of a window, for a peer's record.
     pub fn memory_for(&self, record: &Record) -> Result<&WindowMemory, Refusal> {
         let slot = self.slot_for(record)?;

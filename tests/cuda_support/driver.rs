@@ -134,6 +134,14 @@ functions! {
     cuStreamGetPriority(stream: usize, out: *mut c_int);
     cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint);
     cuStreamBatchMemOp_v2(stream: usize, count: c_uint, words: *const WordOp, flags: c_uint);
+    cuStreamBeginCapture_v2(stream: usize, mode: u32);
+    cuStreamEndCapture(stream: usize, out: *mut usize);
+    cuGraphGetNodes(graph: usize, out: *mut usize, count: *mut usize);
+    cuGraphNodeGetType(node: usize, out: *mut u32);
+    cuGraphInstantiateWithFlags(out: *mut usize, graph: usize, flags: u64);
+    cuGraphLaunch(graph: usize, stream: usize);
+    cuGraphExecDestroy(graph: usize);
+    cuGraphDestroy(graph: usize);
     cuEventCreate(out: *mut usize, flags: c_uint);
     cuEventDestroy_v2(event: usize);
     cuEventRecord(event: usize, stream: usize);

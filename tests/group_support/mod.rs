@@ -122,14 +122,26 @@ impl Rank {
         limits: Limits,
         timeout: Span,
     ) -> Result<Rank, GroupError> {
-        let mut node = Node::open(options);
-        let options = GroupOptions { limits, rank: rank as u32, timeout };
-        let mut block = HeapBlock::new(options.bytes());
         let patience = Duration::from_nanos(timeout.0);
         let mut member = Member { table: Arc::clone(table), rank, patience };
+        let other = Member { table: Arc::clone(table), rank, patience };
+        Rank::open_by(options, other, &mut member, limits, timeout)
+    }
+
+    /// The same by another way to meet. `member`: for [`Rank::meet`].
+    pub fn open_by(
+        options: &Options,
+        member: Member,
+        bootstrap: &mut dyn Bootstrap,
+        limits: Limits,
+        timeout: Span,
+    ) -> Result<Rank, GroupError> {
+        let (mut node, rank) = (Node::open(options), member.rank);
+        let options = GroupOptions { limits, rank: rank as u32, timeout };
+        let mut block = HeapBlock::new(options.bytes());
         let place = (block.start(), block.length());
         // SAFETY: the rank keeps the block until its group is closed.
-        let group = unsafe { Group::open(&mut node, place, &options, &mut member) }?;
+        let group = unsafe { Group::open(&mut node, place, &options, bootstrap) }?;
         let (rank, ranks) = (rank as u32, limits.ranks);
         Ok(Rank { group: Some(group), node, rank, ranks, member, block })
     }

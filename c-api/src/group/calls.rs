@@ -43,7 +43,8 @@ pub unsafe extern "C" fn xtie_group_size(
 /// Opens a group with the other ranks: every rank calls this, and it returns when all have met. The
 /// group makes two connections to each rank, also to this one itself: of connections_max it takes
 /// XTIE_GROUP_CONNECTIONS(ranks), and of regions_max one; requests_max may be any. No operation
-/// allocates after this call; xtie_window_alloc and xtie_group_helper_start do.
+/// allocates after this call; xtie_window_alloc, xtie_group_helper_start and xtie_all_gather_init
+/// do.
 ///
 /// storage: XTIE_STORAGE_ALIGN aligned; the library's from now on until xtie_group_close has
 ///     succeeded. It must not be moved, copied or touched. Not that of an open group.

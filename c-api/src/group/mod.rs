@@ -6,11 +6,13 @@
 
 mod calls;
 mod config;
+mod gather;
 mod room;
 mod window;
 mod words;
 
 pub use calls::*;
 pub use config::*;
+pub use gather::*;
 pub use window::*;
 pub use words::*;

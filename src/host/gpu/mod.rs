@@ -151,6 +151,11 @@ impl GpuMemory {
         &self.gpus
     }
 
+    /// The peers that it is open to.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
     /// The number of the GPU that a range lies in, which can be used from now on, and the region's
     /// allocations; none where other processes cannot map it.
     pub fn prepare(&self, address: u64, length: Bytes) -> Result<(u32, Vec<Segment>), GpuError> {

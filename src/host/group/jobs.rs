@@ -3,8 +3,8 @@
 
 extern crate std;
 
-use super::Endpoint;
 use crate::base::slab::Handle;
+use crate::host::Endpoint;
 use crate::window::{Local, Put, Ticket, WindowError, group};
 use std::collections::VecDeque;
 use std::vec::Vec;

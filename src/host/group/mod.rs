@@ -4,6 +4,7 @@
 extern crate std;
 
 pub mod error;
+mod gather;
 pub(super) mod gpu_adds;
 pub mod helper;
 pub mod jobs;
@@ -12,6 +13,7 @@ pub mod nic_count;
 
 use super::Endpoint;
 use super::endpoint::Closing;
+use super::gather::Gathers;
 use super::machine::{Machine, each};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::slab::Handle;
@@ -124,6 +126,7 @@ pub struct Group {
     regions: DataMrs<'static>,
     /// Counts of NICs that have not ended.
     counts: Vec<NicCount>,
+    gathers: Gathers,
     timeout: Time,
     abort: Abort,
 }
@@ -241,7 +244,18 @@ impl Group {
         let counts = Vec::with_capacity(COUNTS_MAX);
         let held = Vec::with_capacity(limits.windows_max as usize);
         let regions = endpoint.shared.regions;
-        Ok(Group { inner, links: all, memory: region, held, regions, counts, timeout, abort })
+        let gathers = Gathers::default();
+        Ok(Group {
+            inner,
+            links: all,
+            memory: region,
+            held,
+            regions,
+            counts,
+            gathers,
+            timeout,
+            abort,
+        })
     }
 
     /// The group without waits: what is issued here does not wait.
@@ -268,6 +282,7 @@ impl Group {
         while !endpoint.gpu_adds.is_idle() && clock_ns() < deadline_ns {
             endpoint.gpu_adds.step();
         }
+        self.gathers.end(endpoint);
         self.held.drain(..).for_each(|(_, held)| self.regions.let_go(held));
         endpoint.shared.deregister(self.memory).is_ok()
     }
@@ -283,8 +298,9 @@ impl Group {
         if !self.counts.is_empty() {
             self.counts_step(endpoint);
         }
+        let is_gathering = self.gathers.step(&mut self.inner, endpoint);
         endpoint.hand_over();
-        progress.events != 0 || has_added
+        progress.events != 0 || has_added || is_gathering
     }
 
     /// What ends this group's waits, for another thread.
@@ -384,6 +400,7 @@ impl Group {
     /// Gives up a window; see [`group::Group::free`]. Its region can be deregistered from then on.
     pub fn free(&mut self, window: Handle) -> Result<(), WindowError> {
         self.inner.free(window)?;
+        self.gathers.window_gone(window);
         if let Some(at) = self.held.iter().position(|(it, _)| *it == window) {
             self.regions.let_go(self.held.swap_remove(at).1);
         }

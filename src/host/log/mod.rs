@@ -6,6 +6,7 @@
 extern crate std;
 
 pub(super) mod event;
+pub(super) mod gather;
 pub(super) mod gin;
 pub(super) mod life;
 pub(super) mod network;

@@ -13,7 +13,8 @@ use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunction,
     CUipcMemHandle, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmemcpyAttributes, CUmodule,
-    CUpointer_attribute, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode, CUuuid,
+    CUpointer_attribute, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUuuid,
 };
 use std::sync::OnceLock;
 
@@ -129,6 +130,13 @@ functions! {
 }
 
 functions! {
+    /// The function that tells whether a stream is recorded: CUDA 10 and later.
+    Captures;
+    /// Whether it is.
+    is_capturing(CUstream, *mut CUstreamCaptureStatus) = c"cuStreamIsCapturing",
+}
+
+functions! {
     /// The functions about memory that NICs write: CUDA 11.7 and later.
     DmaBufs;
     /// An attribute of a GPU.
@@ -167,7 +175,8 @@ functions! {
 
 functions! {
     /// The functions. They stay good for ever: the library is never unloaded.
-    Library kernels: Kernels, batches: Batches, pointers: Pointers, dmabufs: DmaBufs;
+    Library kernels: Kernels, batches: Batches, pointers: Pointers, dmabufs: DmaBufs,
+        captures: Captures;
     /// Starts the driver.
     init(c_uint) = c"cuInit",
     /// The name of an error.
@@ -348,13 +357,12 @@ impl Library {
 
     /// The functions that tell kinds of memory apart; an error where the driver lacks one.
     pub fn pointers(&self) -> Result<&Pointers, CudaError> {
-        self.pointers.as_ref().map_err(|error| {
-            let call = match error {
-                LoadError::Old(name) => name,
-                LoadError::Missing(_) | LoadError::Init(_) => "cuPointerGetAttribute",
-            };
-            CudaError { call, code: 500, name: Text::beginning(b"the driver is too old") }
-        })
+        self.pointers.as_ref().map_err(|error| old(error, "cuPointerGetAttribute"))
+    }
+
+    /// The function that tells whether a stream is recorded; an error where the driver lacks it.
+    pub fn captures(&self) -> Result<&Captures, CudaError> {
+        self.captures.as_ref().map_err(|error| old(error, "cuStreamIsCapturing"))
     }
 
     /// The result of `call`.
@@ -372,4 +380,13 @@ impl Library {
         };
         Err(CudaError { call, code: code as u32, name })
     }
+}
+
+/// The error of a function that the driver does not have.
+fn old(error: &LoadError, first: &'static str) -> CudaError {
+    let call = match error {
+        LoadError::Old(name) => name,
+        LoadError::Missing(_) | LoadError::Init(_) => first,
+    };
+    CudaError { call, code: 500, name: Text::beginning(b"the driver is too old") }
 }

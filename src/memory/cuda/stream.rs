@@ -8,7 +8,7 @@ use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype, CUresult, CUstream};
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype, CUresult, CUstream, CUstreamCaptureStatus};
 use std::sync::Arc;
 
 extern crate std;
@@ -21,11 +21,12 @@ const ROWS_BELOW: usize = 64 << 10;
 /// A stream that does not wait for the legacy stream.
 const NON_BLOCKING: u32 = 1;
 
-/// A stream of a high priority, so that it is not queued behind the user's.
+/// A stream of a high priority, so that it is not queued behind the user's; or one of the user's.
 #[derive(Debug)]
 pub struct Stream {
     gpu: Arc<Gpu>,
     stream: CUstream,
+    is_own: bool,
 }
 
 // SAFETY: the driver's streams may be used by any thread.
@@ -58,7 +59,29 @@ impl Stream {
         let code =
             unsafe { (library.stream_create)(&mut stream, NON_BLOCKING, choose(least, greatest)) };
         library.check("cuStreamCreateWithPriority", code)?;
-        Ok(Stream { gpu: gpu.clone(), stream })
+        Ok(Stream { gpu: gpu.clone(), stream, is_own: true })
+    }
+
+    /// A stream of the user's, by the driver's name of it.
+    ///
+    /// # Safety
+    /// - it is a stream of the GPU's primary context, and stays until the result is dropped.
+    pub unsafe fn of_user(gpu: &Arc<Gpu>, stream: CUstream) -> Stream {
+        Stream { gpu: gpu.clone(), stream, is_own: false }
+    }
+
+    /// Whether what is posted now is recorded in a graph instead of carried out.
+    ///
+    /// *Errors*: the driver's. For the legacy stream, also that another stream captures in a mode
+    /// which forbids its use.
+    pub fn is_capturing(&self, entered: &Entered<'_>) -> Result<bool, CudaError> {
+        let library = entered.library();
+        let calls = library.captures()?;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: valid for a write; a stream of this context.
+        let code = unsafe { (calls.is_capturing)(self.stream, &mut status) };
+        library.check("cuStreamIsCapturing", code)?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     /// The driver's name of it, for launches.
@@ -155,6 +178,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if !self.is_own {
+            return;
+        }
         let Ok(entered) = self.gpu.enter() else { return };
         // SAFETY: made in `new`; the driver ends it once its work is done.
         unsafe { (entered.library().stream_destroy)(self.stream) };

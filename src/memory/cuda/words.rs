@@ -1,4 +1,5 @@
-//! Words that a stream writes, many by one call: values for other GPUs, and markers for the host.
+//! Words that a stream writes or waits for, many by one call: values for other GPUs, and markers
+//! for the host.
 
 use super::gpu::Entered;
 use super::library::CudaError;
@@ -12,9 +13,11 @@ extern crate std;
 
 /// Most words of a call. The driver takes up to 256.
 pub const WORDS_MAX: usize = 64;
+/// CU_STREAM_WAIT_VALUE_EQ: until the word is equal.
+const WAIT_EQUAL: u32 = 1;
 
-/// Words that wait to be posted. The stream writes them in the order in which they were taken, each
-/// visible after all that came before it.
+/// Words that wait to be posted. The stream writes them, or waits for them, in the order in which
+/// they were taken, each visible after all that came before it.
 pub struct Words(Vec<CUstreamBatchMemOpParams>);
 
 impl core::fmt::Debug for Words {
@@ -46,6 +49,19 @@ impl Words {
         };
         let fits = to.is_multiple_of(bytes.len() as u64) && self.0.len() < WORDS_MAX;
         if fits {
+            self.0.push(word);
+        }
+        fits
+    }
+
+    /// Takes a word of eight bytes that the stream waits for until it has this value. `false`: as
+    /// for [`Words::take`].
+    pub fn take_wait(&mut self, at: u64, value: u64) -> bool {
+        let fits = at.is_multiple_of(8) && self.0.len() < WORDS_MAX;
+        if fits {
+            let mut word = write_to(at, Kind::CU_STREAM_MEM_OP_WAIT_VALUE_64);
+            word.waitValue.__bindgen_anon_1.value64 = value;
+            word.waitValue.flags = WAIT_EQUAL;
             self.0.push(word);
         }
         fits

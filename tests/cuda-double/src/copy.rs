@@ -34,6 +34,7 @@ pub fn moved(way: &str) -> Option<(u64, u64)> {
 }
 
 /// Where the bytes of a copy come from.
+#[derive(Clone)]
 enum Source {
     /// Memory, from here on.
     At(Piece),
@@ -44,15 +45,18 @@ enum Source {
 }
 
 /// A part of a copy whose bytes lie together on both sides.
+#[derive(Clone)]
 struct Move {
     to: Piece,
     from: Source,
 }
 
 /// A copy that waits in a stream.
+#[derive(Clone)]
 pub struct Copy(Vec<Move>);
 
-/// A word that waits in a stream.
+/// A word that waits in a stream, or that a stream waits for.
+#[derive(Clone)]
 pub struct Word {
     to: Piece,
     value: u64,
@@ -286,6 +290,15 @@ impl Word {
         let pieces = side(to, bytes, context, READ_WRITE, Side::Known)?;
         let to = pieces.into_iter().next().ok_or(INVALID_VALUE)?;
         Ok(Word { to, value })
+    }
+
+    /// Whether it has its value already; of eight bytes.
+    pub fn is_equal(&self) -> Result<bool, Gone> {
+        let _moving = MOVING.read().expect("no panic while it is locked");
+        are_there(&[&self.to])?;
+        // SAFETY: aligned as `new` has checked, and mapped since the range is there.
+        let word = unsafe { AtomicU64::from_ptr(self.to.at.cast()) };
+        Ok(word.load(Ordering::SeqCst) == self.value)
     }
 }
 

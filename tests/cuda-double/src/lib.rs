@@ -16,7 +16,8 @@
 //! The double is stricter than a driver where a driver would silently do harm. A queued operation
 //! that finds its memory unmapped is a fault. Addresses are not used again.
 //!
-//! Not imitated: kernels and graphs; waits of streams for values; a dma-buf over several mappings.
+//! Not imitated: kernels; graphs but for copies and words of one stream; waits of streams but for a
+//! word that is equal; a dma-buf over several mappings.
 //! Blocking streams wait for a kernel on the legacy stream (`double_spin`) and for nothing else
 //! there.
 

@@ -1,6 +1,8 @@
 //! Streams: queues that threads work off in order. Different streams know nothing of each other.
 
-use crate::codes::{Answer, Code, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY};
+use crate::codes::{
+    Answer, Code, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, STREAM_CAPTURE_UNSUPPORTED,
+};
 use crate::context::{self, Context};
 use crate::copy::{self, Copy, FAULTS, Gone, Word};
 use crate::random::Random;
@@ -9,6 +11,7 @@ use crate::settings::{DEVICES_MAX, settings};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Handles of streams are this, plus a step for each; they are not used again.
 const FIRST: usize = 0x057e_0000;
@@ -34,11 +37,17 @@ static STREAMS: Mutex<BTreeMap<usize, Arc<Stream>>> = Mutex::new(BTreeMap::new()
 /// Legacy streams, by the handle of their context.
 static LEGACIES: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
+/// How often a stream looks at a word that it waits for: another process may write it.
+const WORD_LOOK: Duration = Duration::from_micros(50);
+
 /// What waits in a stream.
+#[derive(Clone)]
 pub enum Operation {
     /// Copies without an order among each other.
     Copies(Vec<Copy>),
     Words(Vec<Word>),
+    /// Waits until a word has a value.
+    AwaitWord(Word),
     /// An event is recorded: a later query of it sees that.
     Event(Arc<Event>),
     /// Waits until an event is recorded.
@@ -79,7 +88,20 @@ pub struct Stream {
     pub priority: i32,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// What is recorded instead of carried out, while it is captured.
+    recorded: Mutex<Option<Vec<Node>>>,
 }
+
+/// One node of a graph: the driver's number of its kind, and what it does.
+#[derive(Clone)]
+pub struct Node {
+    pub kind: u32,
+    pub operations: Vec<Operation>,
+}
+
+/// Kinds of nodes.
+const COPY: u32 = 1;
+const WORDS: u32 = 12;
 
 fn all() -> Vec<Arc<Stream>> {
     STREAMS.lock().expect("no panic while it is locked").values().cloned().collect()
@@ -90,7 +112,8 @@ pub fn create(context: Context, flags: u32, priority: i32) -> usize {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let handle = FIRST + number * STEP;
     let (queue, changed) = (Mutex::default(), Condvar::new());
-    let stream = Arc::new(Stream { handle, context, flags, priority, queue, changed });
+    let recorded = Mutex::new(None);
+    let stream = Arc::new(Stream { handle, context, flags, priority, queue, changed, recorded });
     STREAMS.lock().expect("no panic while it is locked").insert(handle, stream.clone());
     let random = Random::new(settings().seed.wrapping_mul(1000) + number as u64);
     let thread = std::thread::Builder::new().name("cuda-double".into());
@@ -238,6 +261,45 @@ impl Stream {
         self.queue.lock().expect("no panic while it is locked")
     }
 
+    /// Begins to record, or says that it does already.
+    pub fn capture_begin(&self) -> Answer {
+        let mut recorded = self.recorded.lock().expect("no panic while it is locked");
+        if recorded.is_some() || self.flags & IS_LEGACY != 0 {
+            return Err(STREAM_CAPTURE_UNSUPPORTED);
+        }
+        *recorded = Some(Vec::new());
+        Ok(())
+    }
+
+    /// Ends it; what was recorded.
+    pub fn capture_end(&self) -> Option<Vec<Node>> {
+        self.recorded.lock().expect("no panic while it is locked").take()
+    }
+
+    /// Whether it records.
+    pub fn is_capturing(&self) -> bool {
+        self.recorded.lock().expect("no panic while it is locked").is_some()
+    }
+
+    /// Puts operations of one call behind all that the stream has, or records them as one node.
+    pub fn call(&self, operations: Vec<Operation>) -> Answer {
+        let mut recorded = self.recorded.lock().expect("no panic while it is locked");
+        if let Some(nodes) = &mut *recorded {
+            let kind = match operations.first() {
+                Some(Operation::Copies(copies)) if copies.len() == 1 => COPY,
+                Some(Operation::Words(_) | Operation::AwaitWord(_)) => WORDS,
+                // batches of copies among them
+                Some(_) => return Err(STREAM_CAPTURE_UNSUPPORTED),
+                None => return Ok(()),
+            };
+            nodes.push(Node { kind, operations });
+            return Ok(());
+        }
+        drop(recorded);
+        operations.into_iter().for_each(|operation| self.post(operation));
+        Ok(())
+    }
+
     /// Puts an operation behind all that the stream has. Waits while the queue is full, as a
     /// driver does.
     pub fn post(&self, operation: Operation) {
@@ -287,6 +349,13 @@ impl Stream {
         let needs_processors = match first {
             Operation::Copies(copies) => copies.iter().any(Copy::needs_processors),
             Operation::Words(_) if queue.words_held => return false,
+            // memory that is gone is found by `carry`
+            Operation::AwaitWord(word) => {
+                if matches!(word.is_equal(), Ok(false)) {
+                    return false;
+                }
+                false
+            }
             Operation::Words(_) | Operation::Event(_) | Operation::Free(_) => false,
             Operation::Await(event, count) if !event.is_recorded(*count) => return false,
             Operation::Await(_, _) => false,
@@ -306,6 +375,11 @@ impl Stream {
             }
             if queue.closing && queue.waiting.is_empty() {
                 return None;
+            }
+            if let Some(Operation::AwaitWord(_)) = queue.waiting.front() {
+                let waited = self.changed.wait_timeout(queue, WORD_LOOK);
+                queue = waited.expect("no panic while it is locked").0;
+                continue;
             }
             queue = self.changed.wait(queue).expect("no panic while it is locked");
         }
@@ -340,6 +414,7 @@ fn carry(operation: Operation, random: &mut Random) -> Result<(), Gone> {
     match operation {
         Operation::Copies(copies) => copy::copies(&copies, random, delay_ns),
         Operation::Words(words) => copy::words(&words),
+        Operation::AwaitWord(word) => word.is_equal().map(|_| ()),
         Operation::Event(event) => {
             event.recorded();
             Ok(())

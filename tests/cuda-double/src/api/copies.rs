@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// Most words of one call.
 const WORDS_MAX: c_uint = 256;
+/// A wait until a word is equal.
+const WAIT_EQUAL: c_uint = 1;
 /// Orders in which a batch may read its sources.
 const STREAM_ORDER: u32 = 1;
 const DURING_CALL: u32 = 2;
@@ -46,7 +48,7 @@ const _: () = assert!(size_of::<How>() == size_of::<CUmemcpyAttributes>());
 /// Copies behind all that the stream has. Pageable memory is done with on return.
 fn post(stream: &Stream, copies: Vec<Copy>) -> Answer {
     let is_pageable = copies.iter().any(Copy::is_pageable);
-    stream.post(Operation::Copies(copies));
+    stream.call(vec![Operation::Copies(copies)])?;
     if is_pageable { stream.synchronize() } else { Ok(()) }
 }
 
@@ -72,7 +74,7 @@ fn copy_now(to: (u64, Side), from: (u64, Side), bytes: usize) -> Answer {
 fn fill(to: u64, byte: u8, bytes: usize, stream: usize) -> Result<Arc<Stream>, Code> {
     let stream = stream::find(stream, current()?)?;
     if bytes > 0 {
-        stream.post(Operation::Copies(vec![Copy::fill(stream.context, to, byte, bytes)?]));
+        stream.call(vec![Operation::Copies(vec![Copy::fill(stream.context, to, byte, bytes)?])])?;
     }
     Ok(stream)
 }
@@ -137,14 +139,23 @@ fn write_words(stream: usize, words: &[WordOp], flags: c_uint) -> Answer {
     if flags != 0 {
         return Err(INVALID_VALUE);
     }
-    let mut posted = Vec::new();
+    let (mut posted, mut operations) = (Vec::new(), Vec::new());
     for word in words {
         let bytes = match word.operation {
             2 => 4,
             5 => 8,
+            // A wait, until the word is equal.
+            4 if word.flags == WAIT_EQUAL => {
+                if !posted.is_empty() {
+                    operations.push(Operation::Words(std::mem::take(&mut posted)));
+                }
+                let awaited = Word::new(stream.context, word.address, word.value, 8)?;
+                operations.push(Operation::AwaitWord(awaited));
+                continue;
+            }
             // A barrier: every word has one.
             6 => continue,
-            // Waits, which the double does not imitate; and flushes, which H200 has not.
+            // Other waits, which the double does not imitate; and flushes, which H200 has not.
             1 | 3 | 4 => return Err(NOT_SUPPORTED),
             _ => return Err(INVALID_VALUE),
         };
@@ -154,8 +165,10 @@ fn write_words(stream: usize, words: &[WordOp], flags: c_uint) -> Answer {
         }
         posted.push(Word::new(stream.context, word.address, word.value, bytes)?);
     }
-    stream.post(Operation::Words(posted));
-    Ok(())
+    if !posted.is_empty() {
+        operations.push(Operation::Words(posted));
+    }
+    stream.call(operations)
 }
 
 /// Rows between host and device memory, or within device memory.

@@ -3,6 +3,7 @@
 mod copies;
 mod devices;
 mod events;
+mod graphs;
 mod host;
 mod ipc;
 mod mappings;
@@ -30,6 +31,7 @@ pub fn live(what: &str) -> Option<u64> {
         "registrations" => ranges_of(|kind| kind == Kind::Registered),
         "streams" => stream::handles().len() as u64,
         "events" => events::count(),
+        "graphs" => graphs::count(),
         "contexts" => contexts().references(),
         _ => return None,
     })
