@@ -1,7 +1,7 @@
 //! Ranks of several hosts, which are processes with hosts' numbers of their own. They reach each
 //! other over TCP on the loopback interface.
 
-use super::thread::set;
+use super::thread::{report_with, set};
 use super::*;
 use crosstie::connect::ends_of;
 
@@ -116,7 +116,7 @@ fn registers(rank: &Rank) -> bool {
 fn window_that_one_rank_does_not_register_is_an_error_at_all_ranks() {
     if !is_child() {
         let name = "hosts::window_that_one_rank_does_not_register_is_an_error_at_all_ranks";
-        let short = [("CROSSTIE_CONNECT_TIMEOUT_MS", "3000")];
+        let short = [("CROSSTIE_CONNECT_TIMEOUT_MS", "6000")];
         return all_succeed(start_apart(name, 4, &short));
     }
     part();
@@ -272,4 +272,41 @@ impl Talk<'_> {
 
 fn byte(round: u64, from: usize, at: usize) -> u8 {
     (round as usize * 13 + from * 7 + at * 31 + at / 255) as u8
+}
+
+/// A process that stands still confirms nothing, and the report says that an entry waits for it.
+#[test]
+fn report_says_that_an_entry_waits_for_another_host() {
+    if !is_child() {
+        let name = "hosts::report_says_that_an_entry_waits_for_another_host";
+        return all_succeed(start_apart(name, 2, &[]));
+    }
+    part();
+    let rank = Rank::open();
+    let device = &rank.device;
+    let (_, key, memory) = rank.window(4096);
+    let (ready, signal) = device.signal(0);
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let mut queue = device.queue(1 - device.rank, false);
+    if device.rank == 1 {
+        let (part, whole) = (folder.join("pid-part"), folder.join("pid"));
+        std::fs::write(&part, std::process::id().to_string()).unwrap();
+        std::fs::rename(part, whole).unwrap();
+        wait_until("the end", || ready.load(Ordering::Acquire) == 1);
+        return rank.close(&[memory]);
+    }
+    wait_until("a process", || folder.join("pid").exists());
+    let peer: i32 = std::fs::read_to_string(folder.join("pid")).unwrap().parse().unwrap();
+    // SAFETY: no pointers; a process of this test.
+    let tell = |signal| assert_eq!(unsafe { libc::kill(peer, signal) }, 0);
+    tell(libc::SIGSTOP);
+    let remote = Address { key, offset: 0 };
+    let write = queue.post(&Work::Write { remote, local: whole(key, 64, 64) });
+    let text = report_with("the rank runs on another host");
+    tell(libc::SIGCONT);
+    assert!(text.contains("which has confirmed all but 1 operation"), "{text}");
+    wait_until("the write", || queue.poll(write) == Some(Ok(())));
+    let last = queue.post(&device.add(signal, 1));
+    wait_until("the add", || queue.poll(last) == Some(Ok(())));
+    rank.close(&[memory]);
 }
