@@ -402,8 +402,12 @@ impl fmt::Debug for Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
+        let is_quiet = self.is_quiet();
         if let Some((group, mut endpoint)) = self.open.take() {
-            group.close(&mut endpoint);
+            // who aborts leaves operations behind, and does not wait for peers that stand still
+            if is_quiet {
+                group.close(&mut endpoint);
+            }
             endpoint.close();
         }
     }
