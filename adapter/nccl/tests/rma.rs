@@ -3,6 +3,8 @@
 //! over TCP and between hosts, and over the test double of the CUDA driver. A test for each rule.
 #![allow(dead_code)] // of the shared parts
 
+#[path = "rma/allocations.rs"]
+mod allocations;
 #[path = "rma/bad_input.rs"]
 mod bad_input;
 #[path = "../../../tests/cuda_support/mod.rs"]
@@ -235,6 +237,39 @@ fn gets_and_flushes(rank: &mut Rank) {
 #[test]
 fn flush_ends_when_the_gets_before_it_are_there() {
     play("flush_ends_when_the_gets_before_it_are_there", &[13, 14, 15], &LAYOUTS, gets_and_flushes);
+}
+
+/// Puts of 8 B with a signal, back and forth, while NCCL's threads make progress; and their time.
+/// The thread that puts and tests allocates nothing.
+fn back_and_forth(rank: &mut Rank) {
+    const ROUNDS: u64 = 2000;
+    let own = rank.own();
+    let area = Area::new(Kind::Host, 4096, own);
+    let name = rank.register(area.at(), area.number());
+    rank.meet();
+    let (start, before) = (std::time::Instant::now(), allocations::of_this_thread());
+    for round in 1..=ROUNDS {
+        for turn in 0..2 {
+            if turn == own {
+                let raise = Some(((64, name), 1, ADD));
+                let request = rank.put_signal(0, ((0, name), 8, (8, name)), 1 - own, raise);
+                rank.wait(request);
+            } else {
+                wait_until("the peer's turn", || {
+                    assert_eq!(rank.table.progress(rank.coll, rank.context), 0);
+                    area.word(64) == round
+                });
+            }
+        }
+    }
+    assert_eq!(allocations::of_this_thread(), before, "allocations");
+    let each = start.elapsed().as_secs_f64() * 1e6 / (2 * ROUNDS) as f64;
+    println!("put of 8 B with signal: {each:.1} us");
+}
+
+#[test]
+fn puts_and_signals_go_back_and_forth() {
+    play("puts_and_signals_go_back_and_forth", &[11, 14], &[PROCESSES, TCP], back_and_forth);
 }
 
 /// What NCCL takes for "all that NICs wrote before is visible".

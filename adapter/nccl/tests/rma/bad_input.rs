@@ -11,10 +11,8 @@ use std::ffi::c_int;
 /// A deadline that a test can wait for.
 const SOON: (&str, &str) = ("CROSSTIE_CONNECT_TIMEOUT_MS", "1500");
 
-fn soon(layout: Layout) -> [&'static [(&'static str, &'static str)]; 2] {
-    let _ = layout;
-    [&[SOON], &[SOON]]
-}
+/// For both hosts.
+const BOTH_SOON: [&[(&str, &str)]; 2] = [&[SOON], &[SOON]];
 
 /// Threads of the plugin that stand.
 fn threads() -> Vec<String> {
@@ -111,7 +109,7 @@ fn rank_that_does_not_connect_is_an_error_of_the_others() {
         });
     }
     for (version, layout) in [(11, PROCESSES), (14, TCP), (15, HOSTS)] {
-        all_succeed(TEST, start(TEST, version, &layout, &soon(layout)));
+        all_succeed(TEST, start(TEST, version, &layout, &BOTH_SOON));
     }
 }
 
@@ -157,6 +155,47 @@ fn rank_that_vanishes_is_an_error_of_the_others() {
     }
 }
 
+/// NCCL aborts: contexts, memory and the communicator end while a peer that was stopped takes
+/// nothing. What was not issued is not read once its memory is gone.
+#[test]
+fn end_does_not_wait_for_a_peer_that_is_stopped() {
+    const TEST: &str = "bad_input::end_does_not_wait_for_a_peer_that_is_stopped";
+    const BYTES: usize = 1 << 24;
+    if is_child() {
+        return each_rank(|place| {
+            let mut rank = Rank::open(place).expect("the ranks come together");
+            let source = Area::sparse(BYTES);
+            let target = Area::sparse(BYTES);
+            let names = [source, target].map(|area| rank.register(area.at(), HOST));
+            rank.meet();
+            if place.rank == 1 {
+                // SAFETY: a signal to this process itself.
+                unsafe { libc::raise(libc::SIGSTOP) };
+                return;
+            }
+            for _ in 0..8 {
+                rank.put(0, ((0, names[0]), BYTES, (0, names[1])), 1);
+            }
+            assert_eq!(rank.table.destroy(rank.context), 0);
+            rank.context = std::ptr::null_mut();
+            // SAFETY: mappings of this test's own.
+            unsafe {
+                libc::munmap(source.start as *mut _, BYTES);
+                libc::munmap(target.start as *mut _, BYTES);
+            }
+            rank.end(&names);
+            wait_until("the end of the plugin's threads", || threads().is_empty());
+        });
+    }
+    for (version, layout) in [(14, PROCESSES), (15, TCP)] {
+        let mut children = start(TEST, version, &layout, &BOTH_SOON);
+        let mut stopped = children.remove(1);
+        all_succeed(TEST, children);
+        stopped.kill().unwrap();
+        stopped.wait().unwrap();
+    }
+}
+
 /// A window that one rank does not register is an error of the others, and of that rank when it
 /// goes on.
 #[test]
@@ -191,7 +230,7 @@ fn window_that_one_rank_does_not_register_is_an_error_of_all() {
         });
     }
     for (version, layout) in [(11, PROCESSES), (14, TCP), (15, PROCESSES)] {
-        all_succeed(TEST, start(TEST, version, &layout, &soon(layout)));
+        all_succeed(TEST, start(TEST, version, &layout, &BOTH_SOON));
     }
 }
 

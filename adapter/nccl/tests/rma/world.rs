@@ -102,6 +102,8 @@ pub fn all_succeed(what: &str, children: Vec<Child>) {
         let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
         assert!(status.success(), "{what}, host {host}: {status}\n{text}");
         assert!(text.contains("1 passed"), "{what} is no test\n{text}");
+        let times = text.lines().filter(|line| line.ends_with(" us"));
+        times.for_each(|line| println!("{what}, host {host}: {line}"));
     }
 }
 
