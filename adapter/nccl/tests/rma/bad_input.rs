@@ -3,7 +3,7 @@
 use super::memory::{Area, Kind};
 use super::table::{ADD, CUDA, HOST};
 use super::world::{
-    HOSTS, Layout, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child,
+    HOSTS, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child,
     play, start, wait_until,
 };
 use std::ffi::c_int;
