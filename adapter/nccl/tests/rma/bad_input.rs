@@ -3,8 +3,8 @@
 use super::memory::{Area, Kind};
 use super::table::{ADD, CUDA, HOST};
 use super::world::{
-    HOSTS, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child,
-    play, start, wait_until,
+    HOSTS, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child, play,
+    start, wait_until,
 };
 use std::ffi::c_int;
 
