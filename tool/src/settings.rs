@@ -251,8 +251,8 @@ const NCCL_PLUGIN: Group = Group {
         "0, 1 or proxy",
         "Whether the plugin runs NCCL's one-sided operations without a NIC of its own for them. \
          1: kernels queue them (GIN), and the check of the default is skipped. `proxy`: NCCL's \
-         threads ask for them (GIN by proxy). Both have RMA. The CUDA driver is needed in any case. \
-         See doc/gin.md.",
+         threads ask for them (GIN by proxy). Both have RMA. The CUDA driver is needed in any \
+         case. See doc/gin.md.",
     )],
 };
 
