@@ -16,7 +16,14 @@ pub const BLOCK_ALIGN: usize = 64;
 /// # Safety
 /// - all-zero bytes must be a valid value;
 /// - the type must own nothing, so that forgetting it leaks nothing.
-pub unsafe trait Zeroable {}
+pub unsafe trait Zeroable: Sized {
+    /// The value of zeroed memory.
+    #[inline]
+    fn zeroed() -> Self {
+        // SAFETY: zero is a value (the trait's contract).
+        unsafe { core::mem::zeroed() }
+    }
+}
 
 macro_rules! zeroable {
     ($($t:ty),* $(,)?) => {
@@ -198,10 +205,12 @@ pub mod heap {
     use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
     use std::vec::Vec;
 
+    #[derive(Debug)]
     #[repr(align(64))]
     struct Line(#[allow(dead_code)] [u8; BLOCK_ALIGN]);
 
     /// Heap memory with the alignment of a block.
+    #[derive(Debug)]
     pub struct HeapBlock(Vec<Line>);
 
     impl HeapBlock {

@@ -62,6 +62,14 @@ impl<'m> HostDomain<'m> {
     pub fn pin(&self, index: u32, change: i32) {
         self.table.pin_as(self.counter, index, change);
     }
+
+    /// Lets go of a pin that was kept as the region's index plus one; 0: there is none.
+    #[inline]
+    pub fn unpin(&self, pin: u32) {
+        if let Some(index) = pin.checked_sub(1) {
+            self.pin(index, -1);
+        }
+    }
 }
 
 impl Domain for HostDomain<'_> {

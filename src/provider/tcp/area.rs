@@ -2,6 +2,7 @@
 
 use super::Limits;
 use super::out::{Out, OutSpan, SPANS_MAX};
+use super::stream::{ASKED_MAX, Asked, CARRY_BYTES};
 use crate::fabric::{Head, LONG_SLOTS};
 use crate::memory::Reserve;
 use crate::provider::notes::Notes;
@@ -32,19 +33,9 @@ const SCRATCH_PART: usize = SCRATCH_BYTES + 4096;
 /// The long cells of a peer that has them.
 const LONG_BYTES: usize = LONG_CELLS * SEND_BYTES_MAX as usize;
 
-const _: () = assert!(super::stream::CARRY_BYTES <= SCRATCH_AT);
+const _: () = assert!(CARRY_BYTES <= SCRATCH_AT);
 const _: () = assert!(SLOTS * size_of::<Slot>() <= SLOT_TABLE);
-const _: () = assert!(ASKED_AT + super::stream::ASKED_MAX * size_of::<Asked>() <= STREAM_TABLES);
-
-/// A read of the peer that waits to be answered.
-#[derive(Copy, Clone, Debug)]
-#[repr(C)]
-pub struct Asked {
-    pub key: u64,
-    pub address: u64,
-    pub length: u32,
-    pub token: u32,
-}
+const _: () = assert!(ASKED_AT + ASKED_MAX * size_of::<Asked>() <= STREAM_TABLES);
 
 /// A message that was received and not released.
 #[derive(Copy, Clone, Debug)]
@@ -134,7 +125,7 @@ impl Area {
 
     /// The place of one of the reads that wait.
     pub fn asked(&self, peer: usize, stream: usize, count: u32) -> *mut Asked {
-        let at = count as usize % super::stream::ASKED_MAX * size_of::<Asked>();
+        let at = count as usize % ASKED_MAX * size_of::<Asked>();
         self.part(peer, stream * STREAM_TABLES + ASKED_AT + at).cast()
     }
 

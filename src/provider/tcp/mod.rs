@@ -18,32 +18,34 @@
 //!   they are reported.
 //! - A write from memory, an add and a read end when the peer has answered. A send and a line are
 //!   done at post. A line to a bad key breaks the connection, because its poster has counted on it.
+//!
+//! The rail ([`rail`]) opens and ends peers. What leaves goes through [`push`] and the stream's
+//! [`out`]; what comes through [`pull`], the [`scratch`] buffer and the [`parser`].
 
-mod answers;
 mod area;
 mod aside;
-mod ending;
+mod helpers;
 mod ops;
 mod out;
 pub mod pair;
+mod parser;
 mod peek;
 mod peer;
 mod provider;
 mod pull;
 mod push;
 mod rail;
+mod scratch;
 mod socket;
-mod straight;
 mod stream;
+mod streams;
 mod sums;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod watching;
 
 pub use area::{SEND_BYTES_MAX, peer_reserve_bytes};
 pub use rail::{RECORD_SIZES, Tcp, bytes};
-pub use threads::THREADS_MAX;
 
 use crate::base::carve::BlockTooSmall;
 use crate::base::units::Bytes;
@@ -51,6 +53,10 @@ use crate::memory::CpuSet;
 
 /// Most streams of one connection.
 pub const STREAMS_MAX: usize = 6;
+/// Most copy threads of a rail: one for each stream beside the first.
+pub const THREADS_MAX: usize = STREAMS_MAX - 1;
+/// No stream, no peer, no region.
+const NONE: u32 = u32::MAX;
 
 /// How large a rail is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

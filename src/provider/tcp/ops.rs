@@ -22,6 +22,16 @@ pub enum Outcome {
     Canceled = 3,
 }
 
+impl From<OpErrorKind> for Outcome {
+    fn from(kind: OpErrorKind) -> Outcome {
+        match kind {
+            OpErrorKind::Key => Outcome::Key,
+            OpErrorKind::Canceled => Outcome::Canceled,
+            OpErrorKind::PeerDown | OpErrorKind::Fabric => Outcome::PeerDown,
+        }
+    }
+}
+
 /// One op. Zeroed: a write without bytes.
 #[derive(Copy, Clone, Default, Debug)]
 #[repr(C)]

@@ -1,6 +1,7 @@
 //! What waits to be sent on one stream: staged bytes, and between them spans of user memory.
 
 use super::socket::Piece;
+use crate::base::carve::Zeroable;
 use crate::fabric::SentThrough;
 use crate::provider::touch;
 
@@ -48,6 +49,9 @@ pub struct Out {
     direct_end: u64,
 }
 
+// SAFETY: integers, and pointers that are null: a queue without storage.
+unsafe impl Zeroable for Out {}
+
 impl Out {
     /// An empty queue.
     ///
@@ -55,23 +59,7 @@ impl Out {
     /// - `staging` is valid for `size` bytes, and `spans`, aligned to 8, for [`SPANS_MAX`] spans,
     ///   for as long as the queue is used; nobody else touches either.
     pub unsafe fn new(staging: *mut u8, size: u32, spans: *mut u8) -> Out {
-        let spans = spans.cast();
-        let (origin, sent, filled, first, next) = (0, 0, 0, 0, 0);
-        let (span_bytes, handed, message_end, direct_end) = (0, 0, 0, 0);
-        Out {
-            staging,
-            spans,
-            size,
-            origin,
-            sent,
-            filled,
-            first,
-            next,
-            span_bytes,
-            handed,
-            message_end,
-            direct_end,
-        }
+        Out { staging, spans: spans.cast(), size, ..Out::zeroed() }
     }
 
     /// Whether nothing waits.
@@ -128,7 +116,7 @@ impl Out {
     }
 
     /// Stages bytes, for which there is room.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, bytes: &[u8]) {
         let to = self.stage(bytes.len() as u32);
         // SAFETY: `stage` has found room for as many bytes.

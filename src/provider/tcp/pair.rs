@@ -47,18 +47,9 @@ impl Default for PairConfig {
 #[derive(Debug)]
 pub struct PairMemory {
     config: PairConfig,
-    blocks: [HeapBlockOf; 2],
+    blocks: [HeapBlock; 2],
     /// The sockets of either side.
     pub sockets: [Vec<TcpStream>; 2],
-}
-
-/// A heap block that can be printed.
-struct HeapBlockOf(HeapBlock);
-
-impl core::fmt::Debug for HeapBlockOf {
-    fn fmt(&self, f: &mut core::fmt::Formatter) -> core::fmt::Result {
-        f.debug_tuple("HeapBlock").field(&self.0.length()).finish()
-    }
 }
 
 impl PairMemory {
@@ -72,8 +63,8 @@ impl PairMemory {
             sockets[0].push(a);
             sockets[1].push(b);
         }
-        let block = || HeapBlockOf(HeapBlock::new(length));
-        PairMemory { config, blocks: [block(), block()], sockets }
+        let blocks = [(); 2].map(|()| HeapBlock::new(length));
+        PairMemory { config, blocks, sockets }
     }
 
     /// Opens both rails and connects them as peer 0 of each other. Call it once.
@@ -81,7 +72,7 @@ impl PairMemory {
         let config = self.config;
         let mut sockets = self.sockets.iter();
         self.blocks.each_mut().map(|block| {
-            let mut carver = block.0.carver();
+            let mut carver = block.carver();
             let domain = HostDomain::carve(&mut carver, config.regions_max).expect("room");
             // SAFETY: the block, where the domain lies, outlives the rail, which is not forgotten.
             let rail = unsafe { Tcp::open(&mut carver, &config.limits, domain, config.settings) };

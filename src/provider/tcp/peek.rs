@@ -16,9 +16,7 @@
 //! older kernels each message is taken as it is read.
 #![forbid(unsafe_code)]
 
-use super::rail::Tcp;
 use super::socket;
-use super::stream::{Stream, To};
 
 /// Reads of a stream that gave no more gave short messages: some of them at a time.
 const SHORT_READ_BYTES: usize = 1 << 10;
@@ -61,86 +59,79 @@ impl Peeked {
     pub const fn is_due(&self) -> bool {
         self.bytes != 0
     }
-}
 
-impl Stream {
     /// Whether the next read leaves what it reads, if it `may`; takes what must be taken before it.
     /// When enough have gathered it leaves nothing: with something unread the kernel would
     /// acknowledge none. `None`: what was to be taken is not there, and the stream is of no use.
     #[inline]
-    pub(super) fn peeks(&mut self, may: bool) -> Option<bool> {
-        let seen = &self.peeked;
-        let between = self.payload.to == To::Nowhere && !self.was_long;
-        let leaves = may && between && seen.short && seen.reads < PEEKS_MAX;
-        (leaves || !seen.is_due() || self.peeked_take()).then_some(leaves)
+    pub fn leaves(&mut self, may: bool, fd: i32) -> Option<bool> {
+        let leaves = may && self.short && self.reads < PEEKS_MAX;
+        (leaves || !self.is_due() || self.take(fd)).then_some(leaves)
     }
 
     /// A read has given so many bytes, and left them if it `peeks`.
     #[inline]
-    pub(super) fn peeks_note(&mut self, bytes: usize, peeks: bool) {
-        let seen = &mut self.peeked;
-        seen.short = seen.may && bytes <= SHORT_READ_BYTES;
+    pub fn note(&mut self, bytes: usize, peeks: bool) {
+        self.short = self.may && bytes <= SHORT_READ_BYTES;
         if peeks {
-            (seen.bytes, seen.reads, seen.vain) = (seen.bytes + bytes as u32, seen.reads + 1, 0);
+            (self.bytes, self.reads, self.vain) = (self.bytes + bytes as u32, self.reads + 1, 0);
         }
     }
 
     /// A read has given nothing.
     #[inline]
-    pub(super) fn peeks_in_vain(&mut self) {
-        if !self.peeked.is_due() {
+    pub fn note_vain(&mut self, fd: i32) {
+        if !self.is_due() {
             return;
         }
-        self.peeked.vain += 1;
-        if self.peeked.vain >= VAIN_MAX {
-            self.peeked_take();
+        self.vain += 1;
+        if self.vain >= VAIN_MAX {
+            self.take(fd);
         }
     }
 
     /// It is read as one of all. Nobody waits for this one more than for others, so that it is not
     /// peeked at for the first time; if it was, looks in vain have an end.
     #[inline]
-    pub(super) fn peeks_in_turn(&mut self) {
-        let seen = &mut self.peeked;
-        if seen.is_due() {
-            seen.vain = (seen.vain + VAIN_IN_TURN).min(VAIN_MAX - 1);
+    pub fn note_turn(&mut self) {
+        if self.is_due() {
+            self.vain = (self.vain + VAIN_IN_TURN).min(VAIN_MAX - 1);
         } else {
-            seen.short = false;
+            self.short = false;
         }
     }
 
     /// Takes what was peeked at. `false`: it is not there, now or when somebody tried before; who
     /// reads next hears of it again.
     #[inline(never)]
-    pub(super) fn peeked_take(&mut self) -> bool {
-        let seen = &mut self.peeked;
-        let may = seen.reads != READS_LOST;
-        let is_taken = may && socket::take_out(self.fd, seen.bytes as usize);
-        let left = if is_taken { (0, 0) } else { (seen.bytes, READS_LOST) };
-        ((seen.bytes, seen.reads), seen.vain) = (left, 0);
+    pub fn take(&mut self, fd: i32) -> bool {
+        let may = self.reads != READS_LOST;
+        let is_taken = may && socket::take_out(fd, self.bytes as usize);
+        let left = if is_taken { (0, 0) } else { (self.bytes, READS_LOST) };
+        ((self.bytes, self.reads), self.vain) = (left, 0);
         is_taken
     }
 }
 
-impl Tcp<'_> {
-    /// Takes what was peeked at on all streams; says whether it was there.
-    pub(super) fn peeked_take_all(&mut self) -> bool {
-        if !core::mem::take(&mut self.has_peeked) {
-            return true;
-        }
-        let mut all = true;
-        for n in 0..self.open_count {
-            let stream = &mut self.streams[self.open[n] as usize];
-            all &= !stream.peeked.is_due() || stream.peeked_take();
-        }
-        all
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::super::pair::{PairConfig, connected};
+    use super::*;
+    use std::os::fd::AsRawFd;
 
-impl Drop for Tcp<'_> {
-    /// The kernel resets the peer of a socket that is closed with something unread, and drops what
-    /// was sent to it and has not arrived.
-    fn drop(&mut self) {
-        self.peeked_take_all();
+    #[test]
+    fn short_reads_are_left_until_enough_have_gathered() {
+        let [near, _far] = connected(&PairConfig::default());
+        let fd = near.as_raw_fd();
+        let mut peeked = Peeked::opened(true);
+        assert_eq!(peeked.leaves(true, fd), Some(false), "the first read may be long");
+        peeked.note(64, false);
+        assert_eq!(peeked.leaves(false, fd), Some(false), "it may not");
+        for _ in 0..PEEKS_MAX {
+            assert_eq!(peeked.leaves(true, fd), Some(true));
+            peeked.note(64, true);
+        }
+        // nothing of that is there
+        assert_eq!((peeked.leaves(true, fd), peeked.is_due()), (None, true));
     }
 }

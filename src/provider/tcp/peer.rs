@@ -63,28 +63,7 @@ impl Peer {
     /// A peer that was just opened. `held`: slots of its last use that are held still, and their
     /// long cells.
     pub fn opened(streams: u32, aside: Aside, (held, long_held): (u64, u16)) -> Peer {
-        let (code, in_flight, in_scratch) = (0, 0, 0);
-        let (is_fenced, has_until, is_unsure, is_lane) = (false, false, false, false);
-        let is_fresh = false;
-        let (cause, until) = (0, Instant(0));
-        let state = State::Open;
-        Peer {
-            state,
-            is_fenced,
-            has_until,
-            is_unsure,
-            is_fresh,
-            is_lane,
-            cause,
-            code,
-            in_flight,
-            streams,
-            held,
-            long_held,
-            in_scratch,
-            until,
-            aside,
-        }
+        Peer { state: State::Open, streams, aside, held, long_held, ..Peer::zeroed() }
     }
 
     /// Whether ops other than fences are accepted.
@@ -177,6 +156,15 @@ impl Peer {
         assert!(slot < SLOTS as u64 && self.held & 1 << slot != 0, "a receive slot that is held");
         // SAFETY: inside the reserve, and written when it was acquired.
         unsafe { area.slot(peer, slot as usize).read() }
+    }
+
+    /// Where the payload of a held slot lies from `offset` on, of which `length` bytes are wanted.
+    #[inline]
+    pub fn payload(&self, area: &Area, peer: usize, slot: u64, offset: u64, length: u64) -> u64 {
+        let record = self.slot(area, peer, slot);
+        let whole = u64::from(record.length);
+        assert!(offset <= whole && length <= whole - offset, "bytes inside the payload");
+        record.address + offset
     }
 
     /// Moves what lies in the scratch buffer to the slots' own cells.

@@ -1,27 +1,36 @@
 //! The rail's storage: opening it, opening peers, and the lists that say where work is.
 
-extern crate std;
-
 use super::area::{Area, SCRATCH_AT};
-use super::ops::{Entry, Ops};
+use super::helpers::Helpers;
+use super::ops::{Entry, Ops, Outcome};
 use super::peek::Peeked;
 use super::peer::{Peer, State};
-use super::socket::{self, READY_MAX, Ready, Watch};
-use super::stream::{Stream, To};
-use super::threads::{Copies, Helper, THREADS_MAX};
-use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
+use super::scratch::Scratch;
+use super::stream::{ROOM_FOR_ANSWERS, Stream, To};
+use super::streams::Streams;
+use super::threads::{Command, Event};
+use super::{Limits, NONE, OpenError, PeerOpenError, STREAMS_MAX, Settings, THREADS_MAX, socket};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::PeerIndex;
-use crate::base::units::{Bytes, Instant};
-use crate::memory::{CpuSet, Errno, PinError, WakeFd, cpus_try};
+use crate::base::units::{Bytes, Instant, Span};
+use crate::fabric::{Completion, DownCause, OpError};
+use crate::memory::Errno;
 use crate::provider::events::Events;
-use crate::provider::fifo::Fifo;
 use crate::provider::host_domain::HostDomain;
 use crate::provider::notes::{Note, Notes};
-use std::os::fd::AsRawFd;
+use crate::wire::stream::StreamFrame;
 
-/// No stream.
-pub(super) const NONE: u32 = u32::MAX;
+/// How long a peer that has closed, as the side band says, may take until its last bytes are here:
+/// they come on another way than its word.
+const LAST_BYTES: Span = Span::millis(100);
+/// How long the side band has to say that a peer whose stream ended without a goodbye has died, or
+/// closed a connection that it never used. The kernel ends the sockets of a dead process within
+/// microseconds of each other, but who reads them may wait for a processor.
+const LAST_WORD: Span = Span::millis(500);
+/// Bytes of a peer that is ending which one poll reads.
+const ENDING_BYTES: u64 = 256 << 10;
+/// Bytes that a fence or a close hands over at most, of what was staged before.
+const PARTING_BYTES: u64 = 1 << 20;
 
 // SAFETY: integers and enums in which zero is a value; nothing is owned.
 unsafe impl Zeroable for Entry {}
@@ -43,29 +52,6 @@ pub const RECORD_SIZES: [(&str, usize); 3] = [
     ("tcp op", size_of::<Entry>()),
 ];
 
-/// What was read last and not looked at yet.
-#[derive(Debug)]
-pub(super) struct Scratch {
-    /// Whether the last read gave as much as was asked for.
-    pub(super) is_full: bool,
-    /// Where the buffer starts; there is room for the start of a frame before it.
-    pub start: *mut u8,
-    /// How many of the bytes before the buffer were carried there and not looked at.
-    pub before: usize,
-    /// The next byte, and the end.
-    pub at: usize,
-    pub end: usize,
-    /// Whose bytes they are; [`NONE`]: all were looked at.
-    pub owner: u32,
-    /// Whose messages may lie in the buffer.
-    pub holder: u32,
-    /// Whether this poll has a long message: no more is read before it was looked at, since what
-    /// is held in the buffer then moves, and there are few cells for such.
-    pub has_long: bool,
-    /// Whether a long message waits for one that this poll has reported to be given back.
-    pub waits: bool,
-}
-
 /// The TCP rail of one endpoint.
 #[derive(Debug)]
 pub struct Tcp<'m> {
@@ -73,54 +59,24 @@ pub struct Tcp<'m> {
     pub(super) limits: Limits,
     /// [`Settings::call_bytes`].
     pub(super) call_bytes: u64,
-    pub(super) streams: &'m mut [Stream],
+    pub(super) streams: Streams<'m>,
     pub(super) peers: &'m mut [Peer],
     pub(super) ops: Ops<'m>,
-    /// Streams with something to send.
-    pub(super) dirty: Fifo<'m, u32>,
-    /// Streams in use, the first `open_count`.
-    pub(super) open: &'m mut [u32],
-    pub(super) open_count: usize,
-    /// The stream that the next poll alone reads; [`NONE`]: all.
-    pub(super) only: u32,
-    /// Which of them is read first, where they are read in turn.
-    pub(super) first_read: u32,
     pub(super) peers_open: u32,
     pub(super) area: Area,
-    pub(super) watch: Watch,
-    /// Whether the open streams are watched.
-    pub(super) is_watching: bool,
-    /// Polls since somebody slept over the watched streams.
-    pub(super) polls_awake: u32,
     pub(super) scratch: Scratch,
-    pub(super) ready: [Ready; READY_MAX],
-    pub(super) ready_at: usize,
-    pub(super) ready_count: usize,
     /// Peers that are ending.
     pub(super) endings: u32,
     pub(super) now: Instant,
     /// Whether anything was sent or received since somebody asked.
     pub(super) moved: bool,
-    /// Whether a read has left something with the kernel since all of it was taken.
-    pub(super) has_peeked: bool,
     /// Whether an op was refused for want of room since the user was about to sleep.
     pub(super) starved: bool,
     /// Whether bytes have left since the last op that was refused.
     pub(super) drained: bool,
     /// Whether it is that of a copy thread, which moves long writes alone.
     pub(super) is_bulk: bool,
-    /// Copy threads that the first peer starts, and their CPUs: those of the thread that has opened
-    /// the rail, unless the settings say others; empty where the kernel did not say.
-    threads_wanted: u32,
-    thread_cpus: CpuSet,
-    /// What kept them from starting.
-    threads_refused: Option<Errno>,
-    /// Copy threads, the first so many.
-    pub(super) helpers: [Option<Helper>; THREADS_MAX],
-    /// Rung by copy threads while this one sleeps.
-    pub(super) wake: Option<WakeFd>,
-    /// Whether they may ring.
-    pub(super) armed: bool,
+    pub(super) helpers: Helpers,
 }
 
 // SAFETY: the pointers of its records lead into the reserve that it owns.
@@ -129,7 +85,7 @@ unsafe impl Send for Tcp<'_> {}
 impl<'m> Tcp<'m> {
     /// Takes notes from now on; a peer that sends one before has broken the format.
     pub fn notes_accept(&mut self) {
-        self.area.notes = Notes::accepted(self.streams.len());
+        self.area.notes = Notes::accepted((self.limits.peers_max * self.limits.streams) as usize);
     }
 
     /// Whether notes have come.
@@ -163,14 +119,14 @@ impl<'m> Tcp<'m> {
         let peers = block.slice::<Peer>(limits.peers_max as usize)?;
         let streams = block.slice::<Stream>(count)?;
         let ops = Ops::new(block.slice::<Entry>(limits.ops_max as usize)?);
-        let dirty = Fifo::new(block.slice::<u32>(count.next_power_of_two())?);
+        let dirty = block.slice::<u32>(count.next_power_of_two())?;
         let open = block.slice::<u32>(count)?;
+        let streams = Streams::new(limits, streams, dirty, open)
+            .map_err(|errno| OpenError::System(errno.0))?;
         let area = Area::create(limits).map_err(OpenError::System)?;
-        let watch = Watch::create().map_err(|errno| OpenError::System(errno.0))?;
-        // SAFETY: the buffer's part of the reserve starts with the room for starts of frames.
-        let start = unsafe { area.scratch().add(SCRATCH_AT) };
-        let nothing = Ready { stream: NONE, readable: false, writable: false };
-        let thread_cpus = thread_cpus(&settings)?;
+        // SAFETY: the buffer's part of the reserve, which the rail owns, behind the room for starts
+        // of frames.
+        let scratch = unsafe { Scratch::new(area.scratch().add(SCRATCH_AT)) };
         Ok(Tcp {
             domain,
             limits: *limits,
@@ -178,64 +134,23 @@ impl<'m> Tcp<'m> {
             streams,
             peers,
             ops,
-            dirty,
-            open,
-            open_count: 0,
-            only: NONE,
-            first_read: 0,
             peers_open: 0,
             area,
-            watch,
-            is_watching: false,
-            polls_awake: 0,
-            scratch: Scratch {
-                start,
-                before: 0,
-                at: 0,
-                end: 0,
-                is_full: false,
-                owner: NONE,
-                holder: NONE,
-                has_long: false,
-                waits: false,
-            },
-            ready: [nothing; READY_MAX],
-            ready_at: 0,
-            ready_count: 0,
+            scratch,
             endings: 0,
             now: Instant(0),
             moved: false,
-            has_peeked: false,
             starved: false,
             drained: false,
             is_bulk: false,
-            threads_wanted: settings.threads,
-            thread_cpus,
-            threads_refused: None,
-            helpers: [const { None }; THREADS_MAX],
-            wake: None,
-            armed: false,
+            helpers: Helpers::new(&settings)?,
         })
     }
 
     /// What kept the copy threads from starting, or from having the streams of a peer, which the
     /// thread that polls moves then; told once.
     pub fn threads_refused(&mut self) -> Option<Errno> {
-        self.threads_refused.take()
-    }
-
-    /// Starts the copy threads, once.
-    #[cold]
-    fn threads_start(&mut self) {
-        let threads = core::mem::take(&mut self.threads_wanted);
-        let (thread_cpus, call_bytes) = (self.thread_cpus, Bytes(self.call_bytes));
-        let settings = Settings { threads, thread_cpus, call_bytes };
-        // SAFETY: the contract of `open`.
-        match unsafe { start_helpers(&self.limits, &settings, &self.watch, self.domain) } {
-            Ok((helpers, wake)) => (self.helpers, self.wake) = (helpers, Some(wake)),
-            Err(OpenError::System(errno)) => self.threads_refused = Some(Errno(errno)),
-            Err(_) => self.threads_refused = Some(Errno(libc::EINVAL)),
-        }
+        self.helpers.refused()
     }
 
     /// Whether what is long goes to a peer on one stream.
@@ -265,56 +180,33 @@ impl<'m> Tcp<'m> {
         if fds.is_empty() || fds.len() > self.limits.streams as usize {
             return Err(PeerOpenError::Streams);
         }
-        if self.threads_wanted != 0 {
-            self.threads_start();
-        }
-        if self.peers[peer.as_usize()].aside.closing != 0 {
+        // SAFETY: the contract of `open`.
+        unsafe { self.helpers.start(&self.limits, self.streams.watch(), self.domain) };
+        if self.peers[peer.as_usize()].aside.is_closing() {
             return Err(PeerOpenError::Again);
         }
-        let (fds, aside) = self.divided(fds);
-        for (n, fd) in fds.iter().enumerate() {
+        let (fds, aside) = self.helpers.divided(fds);
+        for fd in fds {
             socket::without_delay(*fd);
             socket::unpaced_within_host(*fd);
-            self.watch_one(*fd, self.stream_index(peer, n)).map_err(|errno| {
-                fds[..n].iter().for_each(|fd| self.watch.remove(*fd));
-                aside.close();
-                PeerOpenError::System(errno.0)
-            })?;
         }
+        let first = self.streams.first_of(peer.as_usize());
+        self.streams.watch_added(first, fds).map_err(|errno| {
+            aside.close();
+            PeerOpenError::System(errno.0)
+        })?;
+        let aside = self.helpers.open(peer, &aside, sums);
         let record = &mut self.peers[peer.as_usize()];
-        *record = Peer::opened(fds.len() as u32, record.aside, (record.held, record.long_held));
-        if self.has_helpers() {
-            self.open_aside(peer, &aside, sums);
-        }
+        *record = Peer::opened(fds.len() as u32, aside, (record.held, record.long_held));
         for (n, fd) in fds.iter().enumerate() {
-            let index = self.stream_index(peer, n);
-            let is_dirty = self.streams[index].is_dirty;
             // the first alone carries messages
             let peeked = Peeked::opened(n == 0 && !self.is_bulk && socket::remember_peeks(*fd));
             let out = self.area.out(peer.as_usize(), n);
-            let fresh = Stream::opened(*fd, is_dirty, sums, peeked, out);
-            self.streams[index] = fresh;
-            self.open[self.open_count] = index as u32;
-            self.open_count += 1;
+            self.streams.add(first + n, Stream::opened(*fd, sums, peeked, out));
         }
         self.peers_open += 1;
-        self.watch_many();
+        self.streams.watch_many();
         Ok(())
-    }
-
-    /// The streams that this thread moves, and copies of the others for the copy threads: none
-    /// where there are no such threads, or no descriptors for them, which is told as their refusal.
-    fn divided<'f>(&mut self, fds: &'f [i32]) -> (&'f [i32], Copies) {
-        if !self.has_helpers() {
-            return (fds, Copies::NONE);
-        }
-        match Copies::of(&fds[1..]) {
-            Ok(copies) => (&fds[..1], copies),
-            Err(errno) => {
-                self.threads_refused = Some(errno);
-                (fds, Copies::NONE)
-            }
-        }
     }
 
     /// An open peer is one of several ways to one process: that a stream of it has ended says
@@ -326,7 +218,7 @@ impl<'m> Tcp<'m> {
     /// The first socket of a peer that is open.
     pub fn socket(&self, peer: PeerIndex) -> Option<i32> {
         let record = self.peers.get(peer.as_usize()).filter(|record| record.takes_ops())?;
-        (record.streams > 0).then(|| self.streams[self.stream_index(peer, 0)].fd)
+        (record.streams > 0).then(|| self.streams[self.streams.first_of(peer.as_usize())].fd)
     }
 
     /// Whether the next poll must be told the time: a peer is ending.
@@ -344,7 +236,7 @@ impl<'m> Tcp<'m> {
     /// Whether something was posted that no poll has handed to the kernel yet.
     #[inline]
     pub fn is_unsent(&self) -> bool {
-        !self.dirty.is_empty()
+        self.streams.dirty_count() != 0
     }
 
     /// Whether something that was posted to a living peer has not reached its host yet: it is
@@ -363,7 +255,7 @@ impl<'m> Tcp<'m> {
 
     /// The same of messages alone, and of what stands before them on their stream.
     pub fn is_message_undelivered(&self, peer: PeerIndex) -> bool {
-        let stream = &self.streams[self.stream_index(peer, 0)];
+        let stream = &self.streams[self.streams.first_of(peer.as_usize())];
         self.is_undelivered(peer)
             && (!stream.is_open
                 || stream.out.is_message_left(socket::unacknowledged(stream.fd).into()))
@@ -372,107 +264,23 @@ impl<'m> Tcp<'m> {
     /// A descriptor that is readable while a poll would find something, once [`Tcp::arm`] has said
     /// so.
     pub fn wait_fd(&self) -> i32 {
-        self.watch.fd()
+        self.streams.watch().fd()
     }
 
-    /// The number of an open stream.
-    pub(super) fn open_stream(&self, n: usize) -> usize {
-        self.open[n] as usize
-    }
-
-    pub(super) fn stream_index(&self, peer: PeerIndex, n: usize) -> usize {
-        peer.as_usize() * self.limits.streams as usize + n
-    }
-
-    /// The peer whose stream that is, and which of its streams.
-    #[inline]
-    pub(super) fn peer_of(&self, index: usize) -> (usize, usize) {
-        let streams = self.limits.streams as usize;
-        if streams == 1 { (index, 0) } else { (index / streams, index % streams) }
-    }
-
-    /// The stream that is read next: its number, and a number to ask with for the one after it.
-    /// `None`: each that may have something had its turn.
-    #[inline]
-    pub(super) fn next_readable(&mut self, turn: &mut usize) -> Option<usize> {
-        if self.reads_directly() {
-            if *turn >= self.open_count {
-                return None;
-            }
-            // others may have closed since
-            let first = self.first_read as usize;
-            let at = if first < self.open_count { first + *turn } else { *turn };
-            let at = if at < self.open_count { at } else { at - self.open_count };
-            *turn += 1;
-            return self.open[..self.open_count].get(at).map(|index| *index as usize);
+    /// Hands over what is staged, and makes ready for sleep. `false`: something is there already.
+    pub fn arm(&mut self) -> bool {
+        self.flush_dirty(&mut Bytes::mib(1).0);
+        if core::mem::take(&mut self.starved) && self.drained {
+            return false; // what found no room may find it now
         }
-        loop {
-            if self.ready_at == self.ready_count {
-                if *turn > 0 {
-                    return None;
-                }
-                *turn += 1;
-                self.ready_count = self.watch.look(&mut self.ready);
-                self.ready_at = 0;
-                if self.ready_count == 0 {
-                    return None;
-                }
-            }
-            let ready = self.ready[self.ready_at];
-            self.ready_at += 1;
-            let index = ready.stream as usize;
-            if ready.stream == NONE {
-                continue; // a copy thread has rung
-            }
-            if ready.writable && self.streams[index].is_open {
-                self.mark_dirty(index);
-            }
-            if ready.readable && self.streams[index].is_open {
-                return Some(index);
-            }
+        if self.helpers.are_up() && !self.helpers.arm() {
+            return false;
         }
-    }
-
-    /// Puts a stream among those with something to send.
-    #[inline]
-    pub(super) fn mark_dirty(&mut self, index: usize) {
-        let stream = &mut self.streams[index];
-        if !stream.is_dirty {
-            stream.is_dirty = true;
-            self.dirty.push(index as u32);
-        }
-    }
-
-    /// Stops reading and writing a stream for good. What was peeked at is taken out of its socket,
-    /// which is not touched again.
-    pub(super) fn stream_close(&mut self, index: usize) {
-        let stream = &mut self.streams[index];
-        if !stream.is_open {
-            return;
-        }
-        if stream.peeked.is_due() {
-            stream.peeked_take();
-        }
-        stream.is_open = false;
-        let cut_off = core::mem::take(&mut stream.payload);
-        stream.carried = 0;
-        self.watch.remove(stream.fd);
-        if cut_off.to == To::Cell {
-            // nobody is told of it, who would give it back
-            let (peer, _) = self.peer_of(index);
-            self.peers[peer].slot_release(&self.area, peer, cut_off.slot.into());
-        }
-        let open = &mut self.open[..self.open_count];
-        if let Some(at) = open.iter().position(|open| *open == index as u32) {
-            open[at] = open[open.len() - 1];
-            self.open_count -= 1;
-            self.one_less();
-        }
-        if self.scratch.owner == index as u32 {
-            self.scratch.owner = NONE;
-        }
-        let domain = self.domain;
-        self.streams[index].out.clear(|region| domain.pin(region, -1));
+        self.streams.arm()
+            && self.ops.none_done()
+            && self.scratch.owner == NONE
+            && self.endings == 0
+            && self.streams.are_quiet()
     }
 
     /// Whether anything was sent or received since the last call.
@@ -488,43 +296,264 @@ impl<'m> Tcp<'m> {
             events.push(entry.completion());
         }
     }
-}
 
-/// The CPUs of copy threads, which can be had: those that the settings say, or this thread's.
-fn thread_cpus(settings: &Settings) -> Result<CpuSet, OpenError> {
-    if settings.threads == 0 {
-        return Ok(CpuSet::EMPTY);
+    /// Takes in what copy threads tell, as long as events find room.
+    pub(super) fn hear(&mut self, events: &mut Events) {
+        for thread in 0..THREADS_MAX {
+            while events.has_room()
+                && let Some(event) = self.helpers.heard(thread)
+            {
+                self.act(thread, event, events);
+            }
+        }
     }
-    if settings.thread_cpus.is_empty() {
-        return Ok(CpuSet::of_this_thread());
-    }
-    match cpus_try(&settings.thread_cpus) {
-        Ok(()) => Ok(settings.thread_cpus),
-        Err(PinError::Cpu(cpu)) => Err(OpenError::Cpu(cpu)),
-        Err(PinError::System(errno)) => Err(OpenError::System(errno.0)),
-    }
-}
 
-type Helpers = ([Option<Helper>; THREADS_MAX], WakeFd);
-
-/// Starts the copy threads, which end when they are dropped.
-///
-/// # Safety
-/// - as [`Tcp::open`].
-unsafe fn start_helpers(
-    limits: &Limits,
-    settings: &Settings,
-    watch: &Watch,
-    domain: HostDomain<'_>,
-) -> Result<Helpers, OpenError> {
-    let mut helpers = [const { None }; THREADS_MAX];
-    let system = |errno: Errno| OpenError::System(errno.0);
-    let wake = WakeFd::create().map_err(system)?;
-    let fd = wake.fd().as_raw_fd();
-    watch.add(fd, NONE).map_err(system)?;
-    for slot in helpers.iter_mut().take(settings.threads as usize) {
-        // SAFETY: this function's contract.
-        *slot = Some(unsafe { Helper::start(limits, settings, fd, domain) }?);
+    fn act(&mut self, thread: usize, event: Event, events: &mut Events) {
+        let open = |peer: PeerIndex| self.peers[peer.as_usize()].state != State::Closed;
+        match event {
+            Event::Done { op, result } => self.written_aside(thread, op, result),
+            Event::Immediate { peer, immediate } if open(peer) => {
+                events.push(Completion::Immediate { peer, immediate });
+            }
+            Event::Down { peer, cause } if open(peer) => {
+                self.peers[peer.as_usize()].aside.down(thread);
+                match cause {
+                    DownCause::Broken(code) => self.end_unsure(peer.as_usize(), code),
+                    cause => self.begin_end(peer.as_usize(), cause, 0),
+                }
+            }
+            Event::Immediate { .. } | Event::Down { .. } => {}
+            Event::Fenced { peer } => {
+                self.peers[peer.as_usize()].aside.fenced(thread, &mut self.ops);
+            }
+            Event::Closed { peer } => {
+                let is_last = self.peers[peer.as_usize()].aside.closed(thread);
+                self.peers_open -= u32::from(is_last);
+            }
+        }
     }
-    Ok((helpers, wake))
+
+    /// A write that was handed to a copy thread has ended.
+    fn written_aside(&mut self, thread: usize, op: u32, result: Result<(), OpError>) {
+        let entry = self.ops.get(op);
+        if let Err(error) = result {
+            entry.code = error.code;
+            entry.outcome = error.kind.into();
+        }
+        let (peer, length) = (entry.peer.as_usize(), entry.length);
+        self.domain.unpin(entry.pin);
+        self.ops.finish(op);
+        self.peers[peer].aside.write_ends(thread);
+        self.helpers.written(thread, length);
+    }
+
+    // How peers end: by themselves, by the side band, by a fence, by a close.
+
+    /// Nothing is sent to the peer any more; what has come is still reported, then the end.
+    #[cold]
+    pub(super) fn begin_end(&mut self, peer: usize, cause: DownCause, code: i32) {
+        let record = &mut self.peers[peer];
+        if record.state != State::Open {
+            return;
+        }
+        record.end(cause, code);
+        self.endings += 1;
+        for index in self.streams_of(peer) {
+            self.streams[index].out.clear(|region| self.domain.pin(region, -1));
+        }
+        let up = self.peers[peer].aside.up;
+        self.helpers.tell_all(up, Command::Fail { peer: PeerIndex(peer as u32) });
+    }
+
+    /// The side band says that the peer is gone, and why. It knows better than a stream that has
+    /// ended without a goodbye: a connection that its owner never used has none.
+    #[cold]
+    pub(super) fn end_as_told(&mut self, peer: usize, cause: DownCause) {
+        let record = &mut self.peers[peer];
+        if record.state == State::Ending && record.is_unsure {
+            record.is_unsure = false;
+            record.has_until = false;
+            let (cause, code) = match cause {
+                // a link that broke, too, knows no more than the stream
+                DownCause::Broken(_) if record.code != 0 => (record.cause(), record.code),
+                _ => (cause, record.code),
+            };
+            return record.end(cause, code);
+        }
+        match cause {
+            DownCause::Broken(libc::EBADMSG) => self.break_off(peer, cause),
+            _ => self.begin_end(peer, cause, 0),
+        }
+    }
+
+    /// A stream has ended without a goodbye, or broke with the system's code: also a peer that
+    /// closes without having read everything, or dies, breaks it. Unless the side band says so in
+    /// time, the rail is what failed. A lane's end is reported at once: the others go on, and the
+    /// side band's word is about all of them. So is one that a copy thread sees: the data thread
+    /// hears the side band.
+    #[cold]
+    pub(super) fn end_unsure(&mut self, peer: usize, code: i32) {
+        if self.peers[peer].state == State::Open {
+            self.begin_end(peer, DownCause::Broken(code), code);
+            let record = &mut self.peers[peer];
+            record.is_unsure = !record.is_lane && !self.is_bulk;
+        }
+    }
+
+    /// A stream has ended with a goodbye. It counts more than a write that failed before it was
+    /// read: who has closed takes nothing.
+    #[cold]
+    pub(super) fn end_with_goodbye(&mut self, peer: usize) {
+        let record = &mut self.peers[peer];
+        if record.state == State::Ending && matches!(record.cause(), DownCause::Broken(_)) {
+            (record.is_unsure, record.has_until) = (false, false);
+            return record.end(DownCause::Closed, 0);
+        }
+        self.begin_end(peer, DownCause::Closed, 0);
+    }
+
+    /// The peer broke the wire format, or its bytes were changed on the way: nothing of it is
+    /// looked at any more, and it hears of that from its sockets.
+    #[cold]
+    pub(super) fn break_off(&mut self, peer: usize, cause: DownCause) {
+        self.begin_end(peer, cause, 0);
+        for index in self.streams_of(peer) {
+            socket::shut(self.streams[index].fd);
+            self.stream_close(index);
+        }
+    }
+
+    pub(super) fn streams_of(&self, peer: usize) -> core::ops::Range<usize> {
+        let first = self.streams.first_of(peer);
+        first..first + self.peers[peer].streams as usize
+    }
+
+    /// Goes on with every peer that is ending.
+    #[cold]
+    pub(super) fn end_peers(&mut self, events: &mut Events) {
+        for peer in 0..self.peers.len() {
+            if !events.has_room() || self.scratch.owner != NONE {
+                return; // what was read comes first
+            }
+            if self.peers[peer].state == State::Ending
+                && self.has_all(peer, events)
+                && events.has_room()
+            {
+                self.end_peer(peer, events);
+            }
+        }
+    }
+
+    /// Reads on, and says whether nothing more can come.
+    fn has_all(&mut self, peer: usize, events: &mut Events) -> bool {
+        let mut all = true;
+        for index in self.streams_of(peer) {
+            if self.streams[index].is_open {
+                all &= self.receive_stream(index, events, &mut ENDING_BYTES.clone());
+            }
+        }
+        let record = &mut self.peers[peer];
+        let waits = record.cause() == DownCause::Closed || record.is_unsure;
+        if core::mem::take(&mut record.is_fresh) && waits {
+            return false; // the next poll is told the time, this one may not have been
+        }
+        if waits && !record.has_until {
+            record.has_until = true;
+            let span = if record.is_unsure { LAST_WORD } else { LAST_BYTES };
+            record.until = self.now.after(span);
+        }
+        all &= record.aside.up == 0;
+        let early = record.has_until && self.now < record.until;
+        let unsure = record.is_unsure;
+        let more = unsure || self.streams_of(peer).any(|index| self.streams[index].is_open);
+        all && !(early && more)
+    }
+
+    fn end_peer(&mut self, peer: usize, events: &mut Events) {
+        self.streams_close(peer, Outcome::PeerDown);
+        let record = &mut self.peers[peer];
+        record.state = State::Down;
+        self.endings -= 1;
+        let cause = record.cause();
+        events.push(Completion::PeerDown { peer: PeerIndex(peer as u32), cause });
+    }
+
+    /// Stops reading and writing a stream for good.
+    pub(super) fn stream_close(&mut self, index: usize) {
+        let cut_off = self.streams.close(index, &self.domain);
+        if cut_off.to == To::Cell {
+            // nobody is told of it, who would give it back
+            let (peer, _) = self.streams.peer_of(index);
+            self.peers[peer].slot_release(&self.area, peer, cut_off.slot.into());
+        }
+        if self.scratch.owner == index as u32 {
+            self.scratch.owner = NONE;
+        }
+    }
+
+    /// Stops all streams, and ends what was accepted.
+    fn streams_close(&mut self, peer: usize, outcome: Outcome) {
+        let code = self.peers[peer].code;
+        for index in self.streams_of(peer) {
+            self.stream_close(index);
+            self.streams[index].end_ops(&mut self.ops, &self.domain, outcome, code);
+        }
+    }
+
+    /// Says goodbye behind what was staged, and hands over what the kernel takes of that.
+    fn part(&mut self, peer: usize) {
+        if !self.peers[peer].takes_ops() {
+            return;
+        }
+        for index in self.streams_of(peer) {
+            self.flush_stream(index, &mut PARTING_BYTES.clone());
+            if !self.peers[peer].takes_ops() {
+                return;
+            }
+            if self.streams[index].out.has_room(ROOM_FOR_ANSWERS) {
+                self.streams[index].stage(&StreamFrame::Bye);
+            }
+            self.flush_stream(index, &mut PARTING_BYTES.clone());
+        }
+    }
+
+    /// Nothing of this peer moves here any more, either way, when this returns: only our own calls
+    /// move anything, and there will be none.
+    pub(super) fn fence(&mut self, peer: usize) {
+        self.part(peer);
+        for index in self.streams_of(peer) {
+            if self.streams[index].is_open {
+                socket::shut(self.streams[index].fd);
+            }
+        }
+        self.streams_close(peer, Outcome::Canceled);
+        self.peers[peer].is_fenced = true;
+        let told = self.peers[peer].aside.fence();
+        self.helpers.tell_all(told, Command::Fence { peer: PeerIndex(peer as u32) });
+    }
+
+    /// Gives back what a forgotten peer has sent.
+    pub(super) fn discard(&mut self, peer: usize) {
+        let record = &mut self.peers[peer];
+        (record.held, record.long_held, record.in_scratch) = (0, 0, 0);
+        self.area.release(peer);
+    }
+
+    /// Forgets a peer without ops in flight, but for what it has sent.
+    pub(super) fn forget(&mut self, peer: usize) {
+        self.part(peer);
+        self.streams_close(peer, Outcome::Canceled);
+        if self.peers[peer].state == State::Ending {
+            self.endings -= 1;
+        }
+        if self.scratch.holder == peer as u32 {
+            self.evacuate();
+        }
+        let record = &mut self.peers[peer];
+        record.state = State::Closed;
+        let told = record.aside.close();
+        // one that threads still let go of is polled for until they have
+        self.peers_open -= u32::from(!record.aside.is_closing());
+        self.helpers.tell_all(told, Command::Close { peer: PeerIndex(peer as u32) });
+    }
 }

@@ -45,6 +45,14 @@ fn moved(result: libc::c_long) -> Moved {
     }
 }
 
+#[inline]
+fn message_of(pieces: &mut [Piece]) -> libc::msghdr {
+    // SAFETY: a plain structure of integers and pointers, for which zero is a value.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len() as _);
+    message
+}
+
 /// Hands the pieces to the kernel, as many bytes as it takes; there is at least one byte.
 ///
 /// # Safety
@@ -58,10 +66,7 @@ pub unsafe fn send(fd: i32, pieces: &mut [Piece]) -> Moved {
             libc::syscall(libc::SYS_sendto, fd, piece.iov_base, piece.iov_len, flags, NOWHERE, 0)
         });
     }
-    // SAFETY: a plain structure of integers and pointers, for which zero is a value.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = pieces.as_mut_ptr();
-    message.msg_iovlen = pieces.len() as _;
+    let message = message_of(pieces);
     // SAFETY: the caller vouches for the pieces; the kernel only reads them.
     moved(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
 }
@@ -113,13 +118,18 @@ pub fn remember_peeks(fd: i32) -> bool {
     if option(fd, libc::SO_PROTOCOL) != Some(libc::IPPROTO_TCP) {
         return false;
     }
-    let (start, length) = (0i32, size_of::<i32>() as libc::socklen_t);
-    let value: *const i32 = &start;
-    // SAFETY: four readable bytes. Some systems that stand in for Linux accept what they do not
-    // know, so that the answer says nothing.
-    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, value.cast(), length) };
+    let start = 0i32;
+    set(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &start.to_ne_bytes());
     // a socket without the option says -1
     option(fd, libc::SO_PEEK_OFF) == Some(start)
+}
+
+/// Sets an option. The answer says nothing: some systems that stand in for Linux accept what they
+/// do not know.
+fn set(fd: i32, level: i32, name: i32, value: &[u8]) {
+    let length = value.len() as libc::socklen_t;
+    // SAFETY: so many readable bytes.
+    unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), length) };
 }
 
 /// An option of sockets of every kind.
@@ -139,10 +149,7 @@ fn option(fd: i32, name: i32) -> Option<i32> {
 /// - the pieces are valid for writes.
 #[inline]
 pub unsafe fn receive_into(fd: i32, pieces: &mut [Piece; 2]) -> Moved {
-    // SAFETY: a plain structure of integers and pointers, for which zero is a value.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = pieces.as_mut_ptr();
-    message.msg_iovlen = pieces.len() as _;
+    let mut message = message_of(pieces);
     // SAFETY: the caller vouches for the pieces.
     moved(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, libc::MSG_DONTWAIT) })
 }
@@ -164,11 +171,7 @@ pub fn unacknowledged(fd: i32) -> u32 {
 /// Short messages go out when they are handed over, not when the last one was acknowledged. A
 /// socket that is no TCP socket does so anyway, and refuses.
 pub fn without_delay(fd: i32) {
-    let one: i32 = 1;
-    let length = size_of::<i32>() as libc::socklen_t;
-    let value: *const i32 = &one;
-    // SAFETY: four readable bytes.
-    unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, value.cast(), length) };
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32.to_ne_bytes());
 }
 
 /// Gives a connection within this host the plainest window: BBR, which some systems have for all,
@@ -182,10 +185,7 @@ pub fn unpaced_within_host(fd: i32) {
     if near.is_none() || near != host(stream.peer_addr()) {
         return;
     }
-    let name = b"reno";
-    let (value, length) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
-    // SAFETY: so many readable bytes.
-    unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, length) };
+    set(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
 }
 
 /// One stream that is ready, by the number it was added with.

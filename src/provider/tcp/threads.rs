@@ -24,8 +24,6 @@ use std::os::fd::AsRawFd;
 use std::os::fd::IntoRawFd;
 use std::thread::JoinHandle;
 
-/// Most copy threads of a rail: one for each stream beside the first.
-pub const THREADS_MAX: usize = super::STREAMS_MAX - 1;
 /// Bytes that a thread moves between looks at its queue.
 const BUDGET: Bytes = Bytes::kib(256);
 /// Turns without work until a thread sleeps.
@@ -39,7 +37,7 @@ const BATCH: usize = 16;
 #[derive(Copy, Clone)]
 pub(super) enum Command {
     /// Takes streams of a peer; the descriptors are the thread's own.
-    Open { peer: PeerIndex, fds: [i32; super::STREAMS_MAX], count: usize, sums: bool },
+    Open { peer: PeerIndex, fds: Copies, sums: bool },
     /// A write whose source is pinned; `op` is the number of its entry.
     Write {
         op: u32,
@@ -173,15 +171,15 @@ impl Helper {
         Ok(helper)
     }
 
-    /// Tells the thread. `false`: the queue is full, and nothing was told.
-    pub fn tell(&mut self, command: Command) -> bool {
+    /// Tells the thread: its queue has room for everything that may wait.
+    pub fn tell(&mut self, command: Command) {
         let told = self.commands.as_mut().is_some_and(|queue| queue.push(command).is_ok());
+        assert!(told, "a queue with room for everything that may wait");
         // [asleep]: our command before our look at whether it sleeps
         fence(Ordering::SeqCst);
         if self.shared.asleep.load(Ordering::Relaxed) != 0 {
             crate::memory::wake::ring(self.wake);
         }
-        told
     }
 
     /// The next thing that the thread tells.
@@ -220,6 +218,7 @@ impl Drop for Helper {
 
 /// Copies of the streams' descriptors for threads, which close them: the caller may close its own
 /// as soon as the peer is closed.
+#[derive(Copy, Clone)]
 pub(super) struct Copies {
     fds: [i32; super::STREAMS_MAX],
     count: usize,
@@ -233,16 +232,15 @@ impl Copies {
     pub fn of(fds: &[i32]) -> Result<Copies, Errno> {
         let mut copies = Copies::NONE;
         for fd in fds {
-            match own_copy(*fd) {
-                Ok(copy) => copies.fds[copies.count] = copy,
-                Err(errno) => {
-                    copies.close();
-                    return Err(errno);
-                }
-            }
-            copies.count += 1;
+            copies.add(own_copy(*fd).inspect_err(|_| copies.close())?);
         }
         Ok(copies)
+    }
+
+    /// One more.
+    pub fn add(&mut self, copy: i32) {
+        self.fds[self.count] = copy;
+        self.count += 1;
     }
 
     /// Those that were made.
@@ -316,10 +314,10 @@ impl Work {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Open { peer, fds, count, sums } => {
-                let own = &mut self.fds[peer.as_usize() * super::STREAMS_MAX..][..count];
-                own.copy_from_slice(&fds[..count]);
-                if self.rail.peer_open_with(peer, &fds[..count], sums).is_err() {
+            Command::Open { peer, fds, sums } => {
+                let fds = fds.as_slice();
+                self.fds[peer.as_usize() * super::STREAMS_MAX..][..fds.len()].copy_from_slice(fds);
+                if self.rail.peer_open_with(peer, fds, sums).is_err() {
                     self.tell(Event::Down { peer, cause: DownCause::Failed });
                 }
             }

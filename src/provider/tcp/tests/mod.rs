@@ -14,12 +14,15 @@ use crate::fabric::{
 use crate::provider::host_domain::HostDomain;
 use crate::wire::stream::{HEADER_BYTES_MAX, SEND_HEAD_AT, StreamFrame};
 use std::io::Write;
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::vec::Vec;
 
 const PEER: PeerIndex = PeerIndex(0);
 const PEERS: u32 = 8;
+
+/// What an event's place holds before a poll.
+const NOTHING: Completion = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
 
 /// Regions of the rails that [`rail_in`] opens.
 const REGIONS: u32 = 16;
@@ -27,6 +30,32 @@ const REGIONS: u32 = 16;
 /// What [`rail_in`] is given.
 fn block_of(limits: &Limits) -> HeapBlock {
     HeapBlock::new(bytes(limits) + HostDomain::bytes(REGIONS))
+}
+
+/// One peer on one stream each, of so many.
+fn limits_of(peers_max: u32) -> Limits {
+    Limits { peers_max, ops_max: 128, streams: 1, lanes: 1 }
+}
+
+/// Takes the first or the second ends of connections into use, as one peer each.
+fn join(rail: &mut Tcp, pairs: &[[TcpStream; 2]], end: usize) {
+    for (n, pair) in pairs.iter().enumerate() {
+        rail.peer_open(PeerIndex(n as u32), &[pair[end].as_raw_fd()]).unwrap();
+    }
+}
+
+/// A frame's header.
+fn header(frame: &StreamFrame) -> Vec<u8> {
+    let mut header = [0; HEADER_BYTES_MAX];
+    let length = frame.encode(&mut header);
+    header[..length].to_vec()
+}
+
+/// Registers memory that outlives the rail's last poll.
+fn register(rail: &Tcp, bytes: &mut [u8]) -> RailKey {
+    let (address, length) = (bytes.as_mut_ptr().expose_provenance() as u64, Bytes::of(bytes.len()));
+    // SAFETY: the caller vouches for it.
+    unsafe { rail.domain().register(Region { address, length, kind: MemoryKind::Host }) }.unwrap()
 }
 
 fn rail_in<'m>(block: &'m mut HeapBlock, limits: &Limits, settings: Settings) -> Tcp<'m> {
@@ -38,8 +67,7 @@ fn rail_in<'m>(block: &'m mut HeapBlock, limits: &Limits, settings: Settings) ->
 
 /// Polls until something is reported; the kernel's part of it takes microseconds.
 fn poll(rail: &mut Tcp) -> Vec<Completion> {
-    let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
-    let mut out = [nothing; 16];
+    let mut out = [NOTHING; 16];
     // an end without a goodbye is reported when the side band has had time to know better
     let start = std::time::Instant::now();
     loop {
@@ -176,19 +204,14 @@ fn region_that_goes_in_the_middle_of_a_write_is_refused() {
     let mut writer = memory.sockets[0][0].try_clone().unwrap();
     let [mut a, mut b] = memory.open();
     let mut target = std::vec![0u8; 100_000];
-    let (address, length) = (target.as_mut_ptr() as u64, Bytes(target.len() as u64));
-    // SAFETY: the vector outlives its registration.
-    let key = unsafe { b.domain().register(Region { address, length, kind: MemoryKind::Host }) };
-    let key = key.unwrap();
-    let mut header = [0; HEADER_BYTES_MAX];
+    let address = target.as_mut_ptr() as u64;
+    let key = register(&b, &mut target);
     let (immediate, silent) = (Some(5), false);
     let frame = StreamFrame::Write { length: 100_000, key: key.0, address, immediate, silent };
-    let bytes = frame.encode(&mut header);
-    writer.write_all(&header[..bytes]).unwrap();
+    writer.write_all(&header(&frame)).unwrap();
     writer.write_all(&[7; 1000]).unwrap();
-    let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
     while !b.take_moved() {
-        assert_eq!(b.poll(&mut [nothing], Bytes::kib(64), Instant(0)), 0);
+        assert_eq!(b.poll(&mut [NOTHING], Bytes::kib(64), Instant(0)), 0);
     }
     b.domain().deregister(key).unwrap();
     writer.write_all(&std::vec![7; 99_000]).unwrap();
@@ -207,16 +230,9 @@ fn write_to_the_end_of_the_address_space_is_read_and_dropped() {
     let mut memory = PairMemory::new(PairConfig::default());
     let mut liar = memory.sockets[0][0].try_clone().unwrap();
     let [mut a, mut b] = memory.open();
-    let frame = StreamFrame::Write {
-        length: 4096,
-        key: 0,
-        address: u64::MAX - 8,
-        immediate: None,
-        silent: false,
-    };
-    let mut header = [0; HEADER_BYTES_MAX];
-    let length = frame.encode(&mut header);
-    liar.write_all(&header[..length]).unwrap();
+    let (address, immediate, silent) = (u64::MAX - 8, None, false);
+    let frame = StreamFrame::Write { length: 4096, key: 0, address, immediate, silent };
+    liar.write_all(&header(&frame)).unwrap();
     liar.write_all(&[1; 4096]).unwrap();
     send(&mut a, PEER);
     a.poll(&mut [], Bytes::kib(64), Instant(0));
@@ -231,20 +247,16 @@ fn answer_to_what_was_not_sent_is_a_failure_and_ends_no_write_well() {
     let mut memory = PairMemory::new(PairConfig::default());
     let mut liar = memory.sockets[1][0].try_clone().unwrap();
     let [mut a, _b] = memory.open();
-    let source = std::vec![1u8; BYTES];
-    let (address, length) = (source.as_ptr() as u64, Bytes::of(BYTES));
+    let mut source = std::vec![1u8; BYTES];
+    let (address, key) = (source.as_mut_ptr() as u64, register(&a, &mut source));
     // SAFETY: it lives longer than the rail does anything.
-    let key = unsafe { a.domain().register(Region { address, length, kind: MemoryKind::Host }) };
-    // SAFETY: as above.
-    let span = unsafe { LocalSpan::new(address, length, key.unwrap()) };
+    let span = unsafe { LocalSpan::new(address, Bytes::of(BYTES), key) };
     let target = RemoteSpan { key: RailKey(0), address: 4096 };
     let kind = OpKind::Write { source: Source::Span(span), target, immediate: None };
     assert_eq!(a.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Pending));
     // nobody reads: more than the kernel takes
     a.poll(&mut [], Bytes::kib(64), Instant(0));
-    let mut header = [0; HEADER_BYTES_MAX];
-    let length = StreamFrame::Done { through: 1 }.encode(&mut header);
-    liar.write_all(&header[..length]).unwrap();
+    liar.write_all(&header(&StreamFrame::Done { through: 1 })).unwrap();
     let mut came = Vec::new();
     while came.len() < 2 {
         came.extend(poll(&mut a));
@@ -273,21 +285,12 @@ fn line_to_a_bad_key_breaks_the_connection() {
 #[test]
 fn armed_rail_wakes_for_each_of_many_peers() {
     let limits = Limits { peers_max: PEERS, ops_max: 8, streams: 1, lanes: 1 };
-    let mut blocks = [(); 2].map(|()| HeapBlock::new(bytes(&limits) + HostDomain::bytes(1)));
-    let mut rails = blocks.each_mut().map(|block| {
-        let mut carver = block.carver();
-        let domain = HostDomain::carve(&mut carver, 1).unwrap();
-        let settings = Settings::default();
-        // SAFETY: no threads.
-        unsafe { Tcp::open(&mut carver, &limits, domain, settings) }.unwrap()
-    });
+    let mut blocks = [(); 2].map(|()| block_of(&limits));
+    let mut rails = blocks.each_mut().map(|block| rail_in(block, &limits, Settings::default()));
     let sockets: Vec<_> = (0..PEERS).map(|_| connected(&PairConfig::default())).collect();
-    for (peer, ends) in sockets.iter().enumerate() {
-        for (rail, end) in rails.iter_mut().zip(ends) {
-            rail.peer_open(PeerIndex(peer as u32), &[end.as_raw_fd()]).unwrap();
-        }
-    }
     let [a, b] = &mut rails;
+    join(a, &sockets, 0);
+    join(b, &sockets, 1);
     for peer in (0..PEERS).map(PeerIndex) {
         assert!(b.arm(), "nothing is there yet");
         send(a, peer);
@@ -326,25 +329,17 @@ fn threads_without_streams_of_their_own_are_refused() {
 #[test]
 fn end_of_a_silent_peer_is_reported_while_another_sends_long_messages() {
     let limits = Limits { peers_max: 2, ops_max: 8, streams: 1, lanes: 1 };
-    let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(1));
-    let mut carver = block.carver();
-    let domain = HostDomain::carve(&mut carver, 1).unwrap();
-    // SAFETY: no threads.
-    let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, Settings::default()) }.unwrap();
+    let mut block = block_of(&limits);
+    let mut rail = rail_in(&mut block, &limits, Settings::default());
     let sockets = [(); 2].map(|()| connected(&PairConfig::default()));
-    for (peer, ends) in sockets.iter().enumerate() {
-        rail.peer_open(PeerIndex(peer as u32), &[ends[0].as_raw_fd()]).unwrap();
-    }
+    join(&mut rail, &sockets, 0);
     let silent = PeerIndex(1);
-    let mut message = std::vec![0; HEADER_BYTES_MAX + 10_000];
-    StreamFrame::Send { length: 10_000 }
-        .encode((&mut message[..HEADER_BYTES_MAX]).try_into().unwrap());
+    let message = message(10_000, 10_000);
     rail.peer_fail(silent, DownCause::Silent);
     for round in 1..=8 {
         let mut full = &sockets[0][1];
         full.write_all(&message).unwrap();
-        let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
-        let mut out = [nothing; 4];
+        let mut out = [NOTHING; 4];
         let (mut came, mut ended) = (false, false);
         while !came {
             let count = rail.poll(&mut out, Bytes::kib(64), Instant(round));
@@ -370,33 +365,23 @@ fn end_of_a_silent_peer_is_reported_while_another_sends_long_messages() {
 #[test]
 fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
     let limits = Limits { peers_max: 2, ops_max: 8, streams: 1, lanes: 1 };
-    let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(1));
-    let mut carver = block.carver();
-    let domain = HostDomain::carve(&mut carver, 1).unwrap();
+    let mut block = block_of(&limits);
     let settings = Settings { call_bytes: Bytes::kib(4), ..Settings::default() };
-    // SAFETY: no threads.
-    let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, settings) }.unwrap();
+    let mut rail = rail_in(&mut block, &limits, settings);
     let sockets = [(); 2].map(|()| connected(&PairConfig::default()));
-    for (peer, ends) in sockets.iter().enumerate() {
-        rail.peer_open(PeerIndex(peer as u32), &[ends[0].as_raw_fd()]).unwrap();
-    }
+    join(&mut rail, &sockets, 0);
     let [mut full, mut other] = sockets.each_ref().map(|ends| &ends[1]);
     full.set_nonblocking(true).unwrap();
-    let mut header = [0; HEADER_BYTES_MAX];
     let long =
         StreamFrame::Write { length: 1 << 30, key: 0, address: 0, immediate: None, silent: false };
-    let length = long.encode(&mut header);
-    full.write_all(&header[..length]).unwrap();
+    full.write_all(&header(&long)).unwrap();
     let mut filled = 0;
     while let Ok(written) = full.write(&[0; 1 << 16]) {
         filled += written;
     }
     assert!(filled >= 4 << 16, "more than both polls take: 64 KiB each");
-    let mut header = [0; HEADER_BYTES_MAX];
-    StreamFrame::Send { length: 0 }.encode(&mut header);
-    other.write_all(&header).unwrap();
-    let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
-    let mut events = [nothing; 4];
+    other.write_all(&message(0, 0)).unwrap();
+    let mut events = [NOTHING; 4];
     let came: usize = (0..2).map(|_| rail.poll(&mut events, Bytes(1), Instant(1))).sum();
     assert_eq!(came, 1);
     assert!(matches!(events[0], Completion::Received { peer: PeerIndex(1), .. }));
@@ -408,14 +393,12 @@ fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
 fn stream_that_is_full_goes_on_when_others_close() {
     use std::io::Read;
     let config = PairConfig { buffer_bytes: Some(4096), ..PairConfig::default() };
-    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
+    let limits = limits_of(4);
     for closed in 1..=2 {
         let mut pairs: Vec<_> = (0..3).map(|_| connected(&config)).collect();
         let mut block = block_of(&limits);
         let mut rail = rail_in(&mut block, &limits, config.settings);
-        for (n, pair) in pairs.iter().enumerate() {
-            rail.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
-        }
+        join(&mut rail, &pairs, 0);
         let mut posted = 0;
         while rail.send_now(PEER, &[7; 32], LocalSpan::EMPTY) {
             posted += 1;
@@ -442,18 +425,13 @@ fn write_goes_on_behind_a_send_that_was_refused() {
     use std::io::Read;
     const LENGTH: usize = 32 << 20;
     let config = PairConfig::default();
-    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
+    let limits = limits_of(4);
     let mut pairs: Vec<_> = (0..3).map(|_| connected(&config)).collect();
     let mut block = block_of(&limits);
     let mut rail = rail_in(&mut block, &limits, config.settings);
-    for (n, pair) in pairs.iter().enumerate() {
-        rail.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
-    }
-    let source = std::vec![7; LENGTH];
-    let address = source.as_ptr().expose_provenance() as u64;
-    let region = Region { address, length: Bytes(LENGTH as u64), kind: MemoryKind::Host };
-    // SAFETY: memory of this test's, longer there than the rail.
-    let key = unsafe { rail.domain().register(region) }.unwrap();
+    join(&mut rail, &pairs, 0);
+    let mut source = std::vec![7; LENGTH];
+    let (address, key) = (source.as_mut_ptr() as u64, register(&rail, &mut source));
     // SAFETY: inside the region.
     let span = |length| unsafe { LocalSpan::new(address, Bytes(length), key) };
     let target = RemoteSpan { key: RailKey(1), address: 0 };
@@ -462,7 +440,7 @@ fn write_goes_on_behind_a_send_that_was_refused() {
     let op = Op { peer: PEER, id: OpId(1), kind };
     assert_eq!(rail.post(&op, Instant(0)), Ok(Posted::Pending));
     let mut into = std::vec![0; 1 << 20];
-    let mut out = [Completion::PeerDown { peer: PEER, cause: DownCause::Closed }; 4];
+    let mut out = [NOTHING; 4];
     let mut refused = 0;
     while rail.is_undelivered(PEER) && refused < 8 {
         // the kernel takes no more, and then it has room again
@@ -491,7 +469,7 @@ fn write_goes_on_behind_a_send_that_was_refused() {
 /// by the next look at all.
 #[test]
 fn look_at_one_peer_reads_its_stream_alone_and_the_next_reads_all() {
-    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
+    let limits = limits_of(4);
     for count in [2, 3] {
         let config = PairConfig::default();
         let pairs: Vec<_> = (0..count).map(|_| connected(&config)).collect();
@@ -499,11 +477,9 @@ fn look_at_one_peer_reads_its_stream_alone_and_the_next_reads_all() {
         let mut rail = rail_in(&mut block, &limits, config.settings);
         for (n, [near, far]) in pairs.iter().enumerate() {
             rail.peer_open(PeerIndex(n as u32), &[near.as_raw_fd()]).unwrap();
-            let mut header = [0; HEADER_BYTES_MAX];
-            StreamFrame::Send { length: 0 }.encode(&mut header);
-            (&mut &*far).write_all(&header).unwrap();
+            (&mut &*far).write_all(&message(0, 0)).unwrap();
         }
-        let mut out = [Completion::PeerDown { peer: PEER, cause: DownCause::Closed }; 8];
+        let mut out = [NOTHING; 8];
         let mut of = |rail: &mut Tcp| {
             assert!(matches!(rail.next(), Next::Poll));
             let came = rail.poll(&mut out, Bytes::kib(64), Instant(0));
@@ -527,18 +503,16 @@ fn look_at_one_peer_reads_its_stream_alone_and_the_next_reads_all() {
 #[test]
 fn every_stream_is_read_when_others_have_closed() {
     let config = PairConfig::default();
-    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
+    let limits = limits_of(4);
     for (closed, turns) in [(1..4, 1), (1..4, 2), (2..4, 3), (1..3, 3), (0..2, 3), (0..3, 3)] {
         let pairs: Vec<_> = (0..4).map(|_| connected(&config)).collect();
         let mut blocks = [(); 2].map(|()| block_of(&limits));
         let [mut near, mut far] =
             blocks.each_mut().map(|block| rail_in(block, &limits, config.settings));
-        for (n, pair) in pairs.iter().enumerate() {
-            near.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
-            far.peer_open(PeerIndex(n as u32), &[pair[1].as_raw_fd()]).unwrap();
-        }
+        join(&mut near, &pairs, 0);
+        join(&mut far, &pairs, 1);
         // polls that end because what they report has no room
-        let mut one = [Completion::PeerDown { peer: PEER, cause: DownCause::Closed }];
+        let mut one = [NOTHING];
         for _ in 0..turns {
             send(&mut far, PeerIndex(3));
             send(&mut far, PeerIndex(3));
@@ -621,8 +595,7 @@ fn room_of_a_message_that_was_cut_off_comes_back() {
             b.take_moved();
             while !b.take_moved() {
                 assert_eq!(b.poll(&mut [], Bytes::kib(64), Instant(0)), 0);
-                let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
-                assert_eq!(b.poll(&mut [nothing], Bytes::kib(64), Instant(0)), 0);
+                assert_eq!(b.poll(&mut [NOTHING], Bytes::kib(64), Instant(0)), 0);
             }
             let kind = OpKind::Fence { generation: RailGeneration(id as u32) };
             b.post(&Op { id: OpId(id), peer: PEER, kind }, Instant(0)).unwrap();
@@ -640,8 +613,7 @@ fn room_of_a_message_that_was_cut_off_comes_back() {
             let completion = loop {
                 // the kernel may take less than all of it
                 frame = &frame[writer.write(frame).unwrap_or(0)..];
-                let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
-                let mut one = [nothing];
+                let mut one = [NOTHING];
                 if b.poll(&mut one, Bytes::kib(64), Instant(0)) == 1 {
                     break one[0];
                 }
@@ -662,13 +634,7 @@ fn poll_of_many_short_writes_stays_inside_its_budget() {
         PairMemory::new(PairConfig { settings, buffer_bytes: Some(1 << 20), ..Default::default() });
     let (mut source, mut target) = (std::vec![1u8; EACH * COUNT], std::vec![0u8; EACH * COUNT]);
     let [mut a, mut b] = memory.open();
-    let register = |rail: &Tcp, bytes: &mut [u8]| {
-        let (address, length) =
-            (bytes.as_mut_ptr().expose_provenance() as u64, Bytes::of(bytes.len()));
-        // SAFETY: the memory outlives the rails' last poll.
-        unsafe { rail.domain().register(Region { address, length, kind: MemoryKind::Host }) }
-    };
-    let keys = [register(&a, &mut source).unwrap(), register(&b, &mut target).unwrap()];
+    let keys = [register(&a, &mut source), register(&b, &mut target)];
     let addresses = [source.as_ptr() as u64, target.as_ptr() as u64];
     let (mut posted, mut seen, budget) = (0, 0, Bytes(4096));
     let most = (budget.0 + b.caps(PEER).copy_granule.0) as usize;
@@ -685,12 +651,11 @@ fn poll_of_many_short_writes_stays_inside_its_budget() {
             }
             posted += 1;
         }
-        let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
         // all that the kernel takes
         for _ in 0..COUNT {
-            a.poll(&mut [nothing; 16], Bytes::kib(64), Instant(0));
+            a.poll(&mut [NOTHING; 16], Bytes::kib(64), Instant(0));
         }
-        b.poll(&mut [nothing; 16], budget, Instant(0));
+        b.poll(&mut [NOTHING; 16], budget, Instant(0));
         let start = target.as_ptr();
         // SAFETY: the polls that write there are over.
         let landed =
@@ -705,7 +670,7 @@ fn received(rail: &mut Tcp) -> Option<(PeerIndex, RecvSlot, u8, u32)> {
     if let Next::Received { peer, slot, head, length } = rail.next() {
         return Some((peer, slot, head[0], length));
     }
-    let mut one = [Completion::PeerDown { peer: PEER, cause: DownCause::Closed }];
+    let mut one = [NOTHING];
     match rail.poll(&mut one, Bytes::kib(64), Instant(0)) {
         0 => None,
         _ => match one[0] {
@@ -728,10 +693,8 @@ fn long_messages_that_are_held_stay_whole_whoever_sends_behind_them() {
         let mut blocks = [(); 2].map(|()| block_of(&limits));
         let [mut near, mut far] =
             blocks.each_mut().map(|block| rail_in(block, &limits, config.settings));
-        for (n, pair) in pairs.iter().enumerate() {
-            near.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
-            far.peer_open(PeerIndex(n as u32), &[pair[1].as_raw_fd()]).unwrap();
-        }
+        join(&mut near, &pairs, 0);
+        join(&mut far, &pairs, 1);
         let is_long = |peer: PeerIndex| peer.0.is_multiple_of(lanes);
         // a byte, and as many of it as the message has
         let (mut queue, mut held) = (Vec::new(), Vec::new());
@@ -760,8 +723,7 @@ fn long_messages_that_are_held_stay_whole_whoever_sends_behind_them() {
                 }
                 queue.next();
             }
-            let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
-            assert_eq!(far.poll(&mut [nothing], Bytes::kib(64), Instant(0)), 0);
+            assert_eq!(far.poll(&mut [NOTHING], Bytes::kib(64), Instant(0)), 0);
             while let Some((peer, slot, byte, length)) = received(&mut near) {
                 came += 1;
                 match byte {
@@ -918,11 +880,7 @@ fn long_message_and_write_behind_short_ones_that_were_left_arrive_whole() {
     let [mut a, mut b] = memory.open();
     let mut bytes = std::vec![0u8; 2 * LENGTH as usize];
     let address = bytes.as_mut_ptr() as u64;
-    let length = Bytes::of(bytes.len());
-    let kind = MemoryKind::Host;
-    let region = Region { address, length, kind };
-    // SAFETY: outlives both rails' use of it.
-    let keys = [&mut a, &mut b].map(|rail| unsafe { rail.domain.register(region) }.unwrap());
+    let keys = [&a, &b].map(|rail| register(rail, &mut bytes));
     let mut polled = Vec::new();
     for round in 0..40u32 {
         for _ in 0..round % 11 {
