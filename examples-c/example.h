@@ -37,6 +37,12 @@ static inline void check(int result, const char *call)
 }
 #define CHECK(call) check((call), #call)
 
+static inline void sleep_ns(long ns)
+{
+    struct timespec span = {0, ns};
+    nanosleep(&span, NULL);
+}
+
 static inline double now_us(void)
 {
     struct timespec now;
@@ -174,7 +180,7 @@ static inline void handle_read(xtie_handle *handle, const char *path)
         if (file == NULL && tries == 3000)
             fail("no handle came");
         if (file == NULL)
-            nanosleep(&(struct timespec){0, 10000000}, NULL);
+            sleep_ns(10000000);
     }
     if (fread(handle, sizeof *handle, 1, file) != 1)
         fail("the handle could not be read");

@@ -53,6 +53,12 @@ struct launch {
     int fds[LAUNCH_RANKS_MAX];    // [0]: to rank 0; on rank 0 [r]: to rank r
 };
 
+static inline void launch_sleep(long ns)
+{
+    struct timespec span = {0, ns};
+    nanosleep(&span, NULL);
+}
+
 static inline void launch_fail(const char *what, const char *name)
 {
     fprintf(stderr, "launch: %s%s%s\n", what, name[0] != '\0' ? " " : "", name);
@@ -301,7 +307,7 @@ static inline long launch_ms(void)
 // Sends or receives all of it, or says 0: the other end is gone or too late.
 static inline int launch_move(int fd, void *data, size_t bytes, int out, long deadline_ms)
 {
-    char *at = data;
+    char *at = (char *)data;
     while (bytes > 0) {
         struct pollfd poller = {fd, (short)(out ? POLLOUT : POLLIN), 0};
         long left = deadline_ms - launch_ms();
@@ -434,7 +440,7 @@ static inline void launch_serve(struct launch *launch)
             if (fd >= 0)
                 strangers[count++] = (struct launch_stranger){fd, launch_ms()};
         } else if (count == STRANGERS) {
-            nanosleep(&(struct timespec){0, 1000000}, NULL);
+            launch_sleep(1000000);
         }
         for (int at = 0; at < count; at++) {
             int rank = launch_hear(launch, &strangers[at]);
@@ -523,7 +529,7 @@ static inline void launch_meet(struct launch *launch)
                     "\n", launch->hosts, launch->port, LAUNCH_SECONDS);
             exit(1);
         }
-        nanosleep(&(struct timespec){0, 10000000}, NULL);
+        launch_sleep(10000000);
     }
 }
 
@@ -550,7 +556,7 @@ static inline void launch_part(int fd, void *data, size_t bytes, int out)
 // Gives `bytes` bytes, as every rank does, and takes those of all ranks, in their order.
 static inline void launch_gather(struct launch *launch, const void *mine, size_t bytes, void *all)
 {
-    char *parts = all;
+    char *parts = (char *)all;
     memcpy(parts + (size_t)launch->rank * bytes, mine, bytes);
     if (launch->rank != 0) {
         launch_part(launch->fds[0], parts + (size_t)launch->rank * bytes, bytes, 1);
@@ -567,13 +573,13 @@ static inline void launch_gather(struct launch *launch, const void *mine, size_t
 // end the program, as the two above do.
 static inline int launch_group_gather(void *launch, const void *mine, size_t bytes, void *all)
 {
-    launch_gather(launch, mine, bytes, all);
+    launch_gather((struct launch *)launch, mine, bytes, all);
     return 0;
 }
 
 static inline int launch_group_look(void *launch)
 {
-    launch_look(launch);
+    launch_look((const struct launch *)launch);
     return 0;
 }
 

@@ -606,6 +606,8 @@ typedef enum xtie_result {
     // No NIC can add to the counter: the endpoint has no companions
     // (XTIE_ENDPOINT_COMPANIONS), or the connection no RDMA rail that takes the add.
     XTIE_ERR_NO_NIC_COUNTER = -97,
+    // The group has no queues for kernels: call xtie_group_device_open first.
+    XTIE_ERR_NO_QUEUES = -98,
     // The driver of the GPU has refused a call, or memory of another rank's GPU cannot be mapped.
     XTIE_ERR_GPU = -99,
 } xtie_result;
@@ -618,6 +620,9 @@ typedef struct xtie_attempt xtie_attempt;
 
 // A connection to one peer: reliable, ordered, both ways.
 typedef struct xtie_connection xtie_connection;
+
+// A window as kernels see it, in memory of the GPU: device/crosstie_device.cuh has its fields.
+typedef struct xtie_device_view xtie_device_view;
 
 // An endpoint: the address of the storage it was opened in. All other objects belong to one.
 typedef struct xtie_endpoint xtie_endpoint;
@@ -790,6 +795,23 @@ typedef struct xtie_group_config {
     xtie_look_function look;
 } xtie_group_config;
 
+// What queues for kernels are opened with. Set struct_size and gather; a field that stays zero
+// has the default.
+typedef struct xtie_group_device_config {
+    // sizeof(xtie_group_device_config).
+    uint32_t struct_size;
+    // Sets of queues, 1 to 64: order holds within a queue, which is one of a set to a rank. 0: 1.
+    uint32_t sets;
+    // Entries of each queue, 64 to 32768, rounded up to a power of two. 0: 512.
+    uint32_t depth;
+    // How long a kernel waits that does not say, in milliseconds; 0: 30000. XTIE_NO_TIMEOUT:
+    // without end.
+    uint32_t timeout_ms;
+    // Handed to gather, otherwise not looked at.
+    void *context;
+    // As of xtie_group_config; called once, with 128 bytes.
+    xtie_gather_function gather;
+} xtie_group_device_config;
 // What an AllGather is prepared for. Set struct_size and bytes; a field that is zero stands for
 // what its comment says. All but stream and timeout_ms are the same at all ranks.
 typedef struct xtie_all_gather_config {
@@ -1556,6 +1578,40 @@ int xtie_group_flush(struct xtie_group *group, uint32_t rank, uint32_t timeout_m
 // Threads: the endpoint's. Cost: none; the rank waits for the earlier ones before it goes on.
 int xtie_group_fence(struct xtie_group *group, uint32_t rank);
 
+// ---- Kernels -----------------------------------------------------------------------------------
+//
+// Opens queues that kernels of this rank write (device/crosstie_device.cuh), and a thread,
+// crosstie-gin, that executes them. Every rank of the group calls this, with the context of its
+// GPU current, and it returns when all have met, within two minutes. The thread reaches ranks of
+// other hosts by an endpoint of its own. The queues stand until xtie_group_close.
+//
+// config: read during the call alone; gather is called during it alone.
+// Results: XTIE_OK, also where they are open already; XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE,
+//     XTIE_ERR_STRUCT, XTIE_ERR_GROUP_LIMITS: the log says which; XTIE_ERR_BOOTSTRAP;
+//     XTIE_ERR_DEVICE_UNAVAILABLE: there is no driver of CUDA; XTIE_ERR_OTHER_HOST;
+//     XTIE_ERR_FABRIC: the driver refused; XTIE_ERR_KEY, XTIE_ERR_KEY_FILE, XTIE_ERR_SETTING,
+//     XTIE_ERR_SYSTEM; XTIE_ERR_RANK_MISSING, XTIE_ERR_RANK_FAILED. Nothing is left then.
+// Threads: the endpoint's. Cost: control path; makes no progress for the group meanwhile. The
+//     thread spins while there is work, and for 2 ms after.
+int xtie_group_device_open(struct xtie_group *group, const struct xtie_group_device_config *config);
+
+// Lets kernels of this rank use a window: puts into it, and out of this rank's part; its signals
+// and counters. The first call for a window is made by all ranks, for their windows in the same
+// order, and blocks until all have made it. Kernels must not use the window when xtie_window_free
+// is called for it. A signal or counter of the window is one sum, whoever adds: what functions of
+// this library add is seen by a kernel once this rank has made progress.
+//
+// window: exchanged; this rank's part is memory of its GPU, and not empty. Memory of ncclMemAlloc
+//     or cuMemCreate, with an exportable handle, or of cudaMalloc.
+// view_out: an address of the GPU, to be handed to kernels.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_WINDOW, XTIE_ERR_NOT_EXCHANGED, XTIE_ERR_NO_QUEUES;
+//     XTIE_ERR_MEMORY_KIND: it is no memory that the GPUs of other ranks can map;
+//     XTIE_ERR_WINDOWS_FULL: more than 1,000 windows; XTIE_ERR_FABRIC: the driver refused;
+//     XTIE_ERR_RANK_FAILED: another rank could not, or has ended; XTIE_ERR_RANK_MISSING.
+// Threads: the endpoint's. Cost: control path; makes no progress for the group meanwhile.
+int xtie_device_window(struct xtie_group *group,
+                       struct xtie_window *window,
+                       const struct xtie_device_view **view_out);
 // Prepares an AllGather on a window that all ranks have exchanged, or finds the one that was
 // prepared for the same place, length, algorithm and stream. All ranks call this, in the same
 // order. It maps other ranks' memory of GPUs, once. The first one of a group takes one more of

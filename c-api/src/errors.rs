@@ -8,7 +8,9 @@ use core::fmt::{self, Write};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::connect::OpenError as BandError;
+use crosstie::connect::group::GroupError as RanksError;
 use crosstie::host::gather::error::GatherError;
+use crosstie::host::gin::GinError;
 use crosstie::host::group::{GroupError, NicCountError, WaitError};
 use crosstie::host::nic_counter::NicCounterError;
 use crosstie::host::{
@@ -208,6 +210,36 @@ impl Explain for GroupError {
             | GroupError::Missing(_)
             | GroupError::Elsewhere(_) => write!(text, "{self}"),
         }
+    }
+}
+
+impl Explain for GinError {
+    fn result(&self) -> xtie_result {
+        match self {
+            GinError::Driver(_) => XTIE_ERR_DEVICE_UNAVAILABLE,
+            GinError::Cuda(_) => XTIE_ERR_FABRIC,
+            GinError::Group(RanksError::NoAddress(_)) => XTIE_ERR_OTHER_HOST,
+            GinError::Group(RanksError::Handle(_)) => XTIE_ERR_GROUP_MISMATCH,
+            GinError::Group(RanksError::Missing(_)) | GinError::Late(_) => XTIE_ERR_RANK_MISSING,
+            GinError::Group(RanksError::Stranger(_) | RanksError::Refused(_)) => XTIE_ERR_KEY,
+            GinError::Group(RanksError::Ended(_) | RanksError::Order(_)) | GinError::Rank(_) => {
+                XTIE_ERR_RANK_FAILED
+            }
+            GinError::Key(_) => XTIE_ERR_KEY_FILE,
+            GinError::Pin(_) => XTIE_ERR_SETTING,
+            GinError::Group(RanksError::System(_))
+            | GinError::System(_)
+            | GinError::Endpoint(_) => XTIE_ERR_SYSTEM,
+            GinError::NotExportable(_) | GinError::Argument(_) => XTIE_ERR_MEMORY_KIND,
+            GinError::Full => XTIE_ERR_WINDOWS_FULL,
+            GinError::Hosts(error) => error.result(),
+            GinError::Register(error) => error.result(),
+            GinError::Window(error) => error.result(),
+        }
+    }
+
+    fn explain(&self, _shared: &Shared, text: &mut Text) -> fmt::Result {
+        write!(text, "{self}")
     }
 }
 

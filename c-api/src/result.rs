@@ -229,6 +229,8 @@ pub enum xtie_result {
     /// No NIC can add to the counter: the endpoint has no companions
     /// (XTIE_ENDPOINT_COMPANIONS), or the connection no RDMA rail that takes the add.
     XTIE_ERR_NO_NIC_COUNTER = -97,
+    /// The group has no queues for kernels: call xtie_group_device_open first.
+    XTIE_ERR_NO_QUEUES = -98,
     /// The driver of the GPU has refused a call, or memory of another rank's GPU cannot be mapped.
     XTIE_ERR_GPU = -99,
 }
@@ -325,6 +327,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_WINDOW_FREED, c"that rank has freed its part of the window"),
     (XTIE_ERR_OUTCOME_UNKNOWN, c"a NIC failed before it had added to a counter of the window"),
     (XTIE_ERR_NO_NIC_COUNTER, c"no NIC can add to the counter"),
+    (XTIE_ERR_NO_QUEUES, c"the group has no queues for kernels (xtie_group_device_open)"),
     (XTIE_ERR_KEY, c"the two sides have different shared keys, or only one side has one"),
     (
         XTIE_ERR_NO_RAIL,

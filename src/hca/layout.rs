@@ -151,7 +151,74 @@ pub struct WindowHandle {
     pad: u32,
 }
 
+/// One rank's part of a window, as `device/crosstie_device.cuh` has it.
+#[derive(Copy, Clone, Default, Debug)]
+#[repr(C)]
+pub struct DevicePeer {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Bytes from that rank's first word to the first signal of this window.
+    pub signals_offset: u64,
+    /// The key of its memory.
+    pub key: u32,
+    /// How many signals it has.
+    pub signals: u32,
+    /// The key of its words.
+    pub signals_key: u32,
+    /// [`DEVICE_READ_ONLY`], or zero.
+    pub flags: u32,
+}
+
+/// Other ranks may only read that part of a window.
+pub const DEVICE_READ_ONLY: u32 = 1;
+/// Which [`DeviceWindow`] this is.
+pub const DEVICE_VERSION: u32 = 1;
+
+/// A window of a group, as `device/crosstie_device.cuh` has it.
+#[derive(Copy, Clone, Default, Debug)]
+#[repr(C)]
+pub struct DeviceWindow {
+    /// [`DEVICE_VERSION`].
+    pub version: u32,
+    /// The own rank.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub ranks: u32,
+    /// How many contexts there are.
+    pub sets: u32,
+    /// A [`DevicePeer`] for each rank.
+    pub peers: u64,
+    /// A [`Context72`] for each set of queues, whose queue pairs are [`QueuePair30`].
+    pub queues: u64,
+    /// The own part.
+    pub data: u64,
+    /// The own words.
+    pub signals: u64,
+    /// The own counters.
+    pub counters: u64,
+    /// Bytes from the first counter to the first of this window.
+    pub counters_offset: u64,
+    /// How many signals this rank has.
+    pub signals_max: u32,
+    /// How many counters.
+    pub counters_max: u32,
+    /// The key of the counters.
+    pub counters_key: u32,
+    /// Zero.
+    pub pad: u32,
+    /// Two words of the host: whether the group was aborted, and how many ranks have ended.
+    pub state: u64,
+    /// How long a wait takes that does not say.
+    pub timeout_ns: u64,
+    /// Zero.
+    pub rest: [u64; 5],
+}
+
 const _: () = {
+    assert!(size_of::<DevicePeer>() == 32);
+    assert!(size_of::<DeviceWindow>() == 136);
+    assert!(offset_of!(DeviceWindow, counters_key) == 72);
+    assert!(offset_of!(DeviceWindow, timeout_ns) == 88);
     assert!(size_of::<CompletionQueue>() == 56);
     assert!(offset_of!(CompletionQueue, consumer) == 24);
     assert!(offset_of!(CompletionQueue, mask) == 32);

@@ -15,6 +15,7 @@ pub mod gather;
 pub mod gin;
 pub mod gpu;
 pub mod group;
+pub mod kernels;
 mod life;
 mod link_memory;
 pub mod log;

@@ -142,6 +142,11 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         self.rank
     }
 
+    /// What it was opened with.
+    pub const fn limits(&self) -> Limits {
+        self.table.limits()
+    }
+
     /// How many ranks there are.
     pub const fn ranks(&self) -> u32 {
         self.lanes.len() as u32
@@ -222,8 +227,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         }
     }
 
-    /// Gives up a window, in any order. `Again`: peers' transfers are under way in its memory.
-    /// What peers do with it from now on is refused.
+    /// Gives up a window: peers are refused. `Again`: their transfers are under way in its memory.
     pub fn free(&mut self, window: Handle) -> Result<(), WindowError> {
         if let Ok(Some(withdrawal)) = self.table.withdrawal(window) {
             self.have_room(false)?;

@@ -134,6 +134,10 @@ impl<'m> Table<'m> {
         })
     }
 
+    pub const fn limits(&self) -> Limits {
+        self.limits
+    }
+
     fn slot(&self, window: Handle) -> Result<&Slot, WindowError> {
         let slot = self.slots.get(window.index as usize).ok_or(WindowError::Window)?;
         if slot.generation.is(window.generation) { Ok(slot) } else { Err(WindowError::Window) }

@@ -6,6 +6,7 @@
 
 mod calls;
 mod config;
+mod device;
 mod gather;
 mod room;
 mod window;
@@ -13,6 +14,7 @@ mod words;
 
 pub use calls::*;
 pub use config::*;
+pub use device::*;
 pub use gather::*;
 pub use window::*;
 pub use words::*;

@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crosstie::base::slab::Handle;
 use crosstie::host;
 use crosstie::host::group::{Abort, Group, Helper};
+use crosstie::host::kernels::Device;
 
 /// What is in the first word of a group's storage.
 const OPEN: u64 = 0x7469_6772_6f75_702e;
@@ -45,6 +46,8 @@ struct Members {
     group: Group,
     /// One for each window.
     allocated: NonNull<[Allocated]>,
+    /// Queues that kernels write.
+    device: Option<Box<Device>>,
 }
 
 /// Bytes at the start of the storage that are not the group's block, a multiple of 64.
@@ -79,7 +82,7 @@ pub(super) unsafe fn put(
         opening,
         abort: ManuallyDrop::new(group.abort()),
         helper: UnsafeCell::new(ManuallyDrop::new(None)),
-        members: UnsafeCell::new(ManuallyDrop::new(Members { group, allocated })),
+        members: UnsafeCell::new(ManuallyDrop::new(Members { group, allocated, device: None })),
     };
     let place: *mut Room = storage.cast();
     // SAFETY: aligned and valid for a `Room` by this function's contract.
@@ -115,6 +118,8 @@ pub(super) struct Inside<'a> {
     pub group: &'a mut Group,
     /// One for each window.
     pub allocated: &'a mut [Allocated],
+    /// Queues that kernels write.
+    pub device: &'a mut Option<Box<Device>>,
 }
 
 impl Inside<'_> {
@@ -142,10 +147,10 @@ pub(super) fn data(group: *const xtie_group, call: impl FnOnce(Inside<'_>) -> c_
         // SAFETY: one thread at a time is in here (crosstie.h, "Threads"); others reach the room's
         // other fields alone.
         let members = unsafe { &mut *room.members.get() };
-        let Members { group, allocated } = &mut **members;
+        let Members { group, allocated, device } = &mut **members;
         // SAFETY: written by `put`, and reached through here alone.
         let allocated = unsafe { allocated.as_mut() };
-        call(Inside { entered, group, allocated })
+        call(Inside { entered, group, allocated, device })
     })
 }
 
@@ -231,7 +236,8 @@ pub(super) fn take(group: *const xtie_group) -> c_int {
     // closes is the endpoint's one thread, and no other is in a call (crosstie.h, "Threads").
     drop(ManuallyDrop::into_inner(unsafe { abort.read() }));
     // SAFETY: as above.
-    let Members { group, allocated } = ManuallyDrop::into_inner(unsafe { members.read() });
+    let Members { group, allocated, device } = ManuallyDrop::into_inner(unsafe { members.read() });
+    drop(device); // kernels have ended, or are ended
     if is_orphan {
         return XTIE_OK as c_int;
     }

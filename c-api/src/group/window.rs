@@ -186,6 +186,7 @@ pub unsafe extern "C" fn xtie_window_free(
 ) -> c_int {
     room::data(group, |mut inside| {
         let window: Handle = untag(window);
+        inside.device.iter_mut().for_each(|device| device.detach(window));
         let is_it = |one: &Allocated| one.pair.is_some_and(|(whose, _)| whose == window);
         let at = inside.allocated.iter().position(is_it);
         match (inside.group.free(window), at) {

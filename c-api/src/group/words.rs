@@ -271,9 +271,7 @@ pub unsafe extern "C" fn xtie_window_read_signal(
     id: u32,
     value_out: *mut u64,
 ) -> c_int {
-    word_read(group, value_out, |inside| {
-        inside.group.view().signal_read(untag(window), number(id)?)
-    })
+    word_read(group, value_out, |inside| inside.group.signal_read(untag(window), number(id)?))
 }
 
 /// Reads what one rank has added to a signal of this rank.
@@ -307,9 +305,7 @@ pub unsafe extern "C" fn xtie_window_read_counter(
     id: u32,
     value_out: *mut u64,
 ) -> c_int {
-    word_read(group, value_out, |inside| {
-        inside.group.inner().counter_read(untag(window), number(id)?)
-    })
+    word_read(group, value_out, |inside| inside.group.counter_read(untag(window), number(id)?))
 }
 
 /// Sets a signal of this rank to zero. What was added before is gone; what is on its way now is
@@ -325,7 +321,7 @@ pub unsafe extern "C" fn xtie_window_reset_signal(
     window: *mut xtie_window,
     id: u32,
 ) -> c_int {
-    word_reset(group, |inside| inside.group.inner().signal_reset(untag(window), number(id)?))
+    word_reset(group, |inside| inside.group.signal_reset(untag(window), number(id)?))
 }
 
 /// Sets a counter of this rank to zero. Operations that have not ended add to it later.
@@ -339,7 +335,7 @@ pub unsafe extern "C" fn xtie_window_reset_counter(
     window: *mut xtie_window,
     id: u32,
 ) -> c_int {
-    word_reset(group, |inside| inside.group.inner().counter_reset(untag(window), number(id)?))
+    word_reset(group, |inside| inside.group.counter_reset(untag(window), number(id)?))
 }
 
 /// Has a NIC add to a counter of this rank once the local buffer of an operation may be used again.

@@ -4,14 +4,14 @@ extern crate std;
 
 use super::adds::Adds;
 use super::clock::{NAP, Times};
-use super::context::{Config, Context};
+use super::context::{Config, Context, OwnWords};
 use super::flow::Flow;
 use super::hosts::{Far, Hosts};
 use super::leaked::Leaked;
 use super::loopback::DETOUR_BYTES;
 use super::report::Told;
 use super::state::{Reach, Region, State, end};
-use super::{GinError, report};
+use super::{EndCount, GinError, report};
 use crate::connect::group::{Group, HANDLE_BYTES, Listener, Lives, Part};
 use crate::fabric::MemoryKind;
 use crate::hca::completion::Syndrome;
@@ -19,14 +19,15 @@ use crate::hca::keys::{Keys, Kind, Slot};
 use crate::hca::layout::WindowHandle;
 use crate::host::log::event::tell;
 use crate::host::log::gin::{GinEvent, ReportHead};
-use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library, vmm};
+use crate::memory::cuda::vmm::{self, EXPORT_WORDS};
+use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library};
 use crate::transport::RequestError;
 use crate::window::group::Flushed;
 use std::format;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::String;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use std::vec;
 use std::vec::Vec;
@@ -53,6 +54,8 @@ pub struct Comm {
     rank: usize,
     ranks: usize,
     next: AtomicU64,
+    /// Counts ranks that have ended, for a kernel to see.
+    ends: OnceLock<EndCount>,
 }
 
 /// A window as the GPU and the user name it.
@@ -118,6 +121,7 @@ impl Comm {
             rank,
             ranks,
             next: AtomicU64::new(1),
+            ends: OnceLock::new(),
         })
     }
 
@@ -180,7 +184,7 @@ impl Comm {
             export.and_then(|export| Ok((export, unsafe { self.show(address, bytes, kind) }?)));
         let parts = match &shown {
             Ok((export, _)) => {
-                let words = [bytes as u64, export.bytes as u64, export.offset as u64];
+                let words = [&[bytes as u64][..], &export.words()].concat();
                 self.agree(Ok((&words, &[export.descriptor.as_fd()])))
             }
             Err(_) => self.agree(Err(GinError::Rank(self.rank))),
@@ -282,7 +286,8 @@ impl Comm {
     fn import(&self, parts: &[Part], own: u64) -> Result<Parts, GinError> {
         let (mut addresses, mut sizes, mut imports) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, part) in parts.iter().enumerate() {
-            let [bytes, whole, offset] = words(part).ok_or(GinError::Rank(rank))?;
+            let [bytes, export @ ..] =
+                words::<{ 1 + EXPORT_WORDS }>(part).ok_or(GinError::Rank(rank))?;
             sizes.push(bytes);
             if rank == self.rank {
                 addresses.push(own);
@@ -292,7 +297,7 @@ impl Comm {
                 addresses.push(0); // of another host
                 continue;
             };
-            let import = Import::new(&self.gpu, descriptor.as_fd(), whole as usize)?;
+            let (import, offset) = Import::of_export(&self.gpu, descriptor.as_fd(), &export)?;
             addresses.push(import.start() + offset);
             imports.push(import);
         }
@@ -386,6 +391,20 @@ impl Comm {
         keys.into_iter().for_each(|key| self.deregister(key));
     }
 
+    /// The own signals and counters of contexts, while they stand.
+    pub fn words(&self, number: u64) -> Option<[OwnWords; 2]> {
+        let state = self.state();
+        let context = state.contexts.iter().find(|context| context.number() == number)?;
+        let [signals, counters, _] = context.keys();
+        let of = |key| OwnWords::of(state.regions[state.keys.slot(key)?].as_ref()?, self.rank, key);
+        Some([of(signals)?, of(counters)?])
+    }
+
+    /// Has `count` called when a rank has ended, from now on, by the thread that notices. Once.
+    pub fn tell_ends(&self, count: EndCount) {
+        let _ = self.ends.set(count);
+    }
+
     /// Whether a queue of the contexts has failed.
     pub fn has_failed(&self, number: u64) -> bool {
         let state = self.state();
@@ -422,6 +441,7 @@ impl Comm {
             for pending in state.adds.lose(rank) {
                 end(&mut state.contexts, &pending, Err(Syndrome::PeerLost));
             }
+            self.ends.get().into_iter().for_each(|ends| ends.0.count());
             match failure {
                 None => tell(&GinEvent::Ended { rank }),
                 // it has closed its communicator before this rank

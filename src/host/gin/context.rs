@@ -118,6 +118,25 @@ impl Plan {
     }
 }
 
+/// The own words of contexts.
+#[derive(Copy, Clone, Debug)]
+pub struct OwnWords {
+    /// Where the CPU sees them, as long as the contexts stand. Only touched as atomics.
+    pub start: *mut u8,
+    /// Where the GPU does.
+    pub device: u64,
+    /// Their key.
+    pub key: u32,
+}
+
+impl OwnWords {
+    pub(super) fn of(region: &Region, rank: usize, key: u32) -> Option<OwnWords> {
+        let Reach::Words(tables) = &region.reach else { return None };
+        let (start, pinned) = (tables[rank].as_ref()?.start(), region.pinned.as_ref()?);
+        Some(OwnWords { start, device: pinned.device(), key })
+    }
+}
+
 /// Words that all ranks of the host add to, and the own ones' place.
 struct Words {
     region: Region,

@@ -58,10 +58,21 @@ use crate::wire::hello::AddressList;
 use core::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 pub use comm::Comm;
-pub use context::{Config, Layout};
+pub use context::{Config, Layout, OwnWords};
 pub use engine::Engine;
+
+/// A word of host memory that counts ranks that have ended.
+#[derive(Clone, Debug)]
+pub struct EndCount(pub Arc<dyn Counts>);
+
+/// What an [`EndCount`] stands for.
+pub trait Counts: fmt::Debug + Send + Sync {
+    /// One rank more has ended.
+    fn count(&self);
+}
 
 /// Why something of this room does not work.
 #[derive(Debug)]

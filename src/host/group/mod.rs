@@ -10,6 +10,7 @@ pub mod helper;
 pub mod jobs;
 mod meeting;
 pub mod nic_count;
+pub mod seen;
 
 use super::Endpoint;
 use super::endpoint::Closing;
@@ -37,8 +38,9 @@ pub use meeting::Bootstrap;
 use meeting::{Acquaintance, CLOSING, Meeting, close_all};
 pub use nic_count::NicCountError;
 use nic_count::{COUNTS_MAX, NicCount};
+pub use seen::Abort;
+use seen::{Kind, Mirror, Seen};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::vec::Vec;
 
@@ -129,28 +131,8 @@ pub struct Group {
     gathers: Gathers,
     timeout: Time,
     abort: Abort,
-}
-
-/// Ends the waits of a group from any thread, also while the group's own is in one of them.
-#[derive(Clone, Default, Debug)]
-pub struct Abort(Arc<AtomicBool>);
-
-impl Abort {
-    /// Ends all waits, those under way and those to come, with [`WaitError::Aborted`], until
-    /// [`Abort::clear`].
-    pub fn set(&self) {
-        // release: pairs with the acquire of a wait
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Takes an abort back.
-    pub fn clear(&self) {
-        self.0.store(false, Ordering::Release);
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
+    /// What is known of queues that kernels write, where there are.
+    seen: Option<Arc<Seen>>,
 }
 
 impl Group {
@@ -255,6 +237,7 @@ impl Group {
             gathers,
             timeout,
             abort,
+            seen: None,
         })
     }
 
@@ -300,7 +283,54 @@ impl Group {
         }
         let is_gathering = self.gathers.step(&mut self.inner, endpoint);
         endpoint.hand_over();
+        self.carry();
         progress.events != 0 || has_added || is_gathering
+    }
+
+    /// Shares its windows' words with kernels, and aborts their waits with its own.
+    pub fn see(&mut self, seen: &Arc<Seen>) {
+        self.abort.tell(seen.states());
+        self.seen = Some(seen.clone());
+    }
+
+    /// Lets kernels see what the group's own operations have added.
+    #[inline]
+    fn carry(&self) {
+        let Some(seen) = &self.seen else { return };
+        seen.carry(|window, kind, id| match kind {
+            Kind::Signal => self.inner.signal_read(window, id).ok(),
+            Kind::Counter => self.inner.counter_read(window, id).ok(),
+        });
+    }
+
+    fn mirror(&self, window: Handle) -> Option<Arc<Mirror>> {
+        self.seen.as_ref()?.mirror(window)
+    }
+
+    /// A signal of this rank: the sum of what all ranks have added, by kernels too.
+    pub fn signal_read(&self, window: Handle, id: u16) -> Result<u64, WindowError> {
+        let table = self.inner.signal_read(window, id)?;
+        Ok(self.mirror(window).map_or(table, |it| it.sum(Kind::Signal, id, table)))
+    }
+
+    /// A counter of this rank, with what kernels have counted.
+    pub fn counter_read(&self, window: Handle, id: u16) -> Result<u64, WindowError> {
+        let table = self.inner.counter_read(window, id)?;
+        Ok(self.mirror(window).map_or(table, |it| it.sum(Kind::Counter, id, table)))
+    }
+
+    /// Sets a signal of this rank to zero; see [`group::Group::signal_reset`].
+    pub fn signal_reset(&mut self, window: Handle, id: u16) -> Result<(), WindowError> {
+        self.inner.signal_reset(window, id)?;
+        self.mirror(window).into_iter().for_each(|it| it.reset(Kind::Signal, id));
+        Ok(())
+    }
+
+    /// Sets a counter of this rank to zero; see [`group::Group::counter_reset`].
+    pub fn counter_reset(&mut self, window: Handle, id: u16) -> Result<(), WindowError> {
+        self.inner.counter_reset(window, id)?;
+        self.mirror(window).into_iter().for_each(|it| it.reset(Kind::Counter, id));
+        Ok(())
     }
 
     /// What ends this group's waits, for another thread.
@@ -453,10 +483,14 @@ impl Group {
         (comparison, value): (Comparison, u64),
         timeout: Option<Time>,
     ) -> Result<(), WaitError> {
+        let mirror = self.mirror(window);
         self.wait(endpoint, timeout, |group| {
-            let word = match from {
-                Some(rank) => group.signal_read_from(window, id, rank)?,
-                None => group.signal_read(window, id)?,
+            let word = match (from, &mirror) {
+                (Some(rank), _) => group.signal_read_from(window, id, rank)?,
+                (None, None) => group.signal_read(window, id)?,
+                (None, Some(mirror)) => {
+                    mirror.sum(Kind::Signal, id, group.signal_read(window, id)?)
+                }
             };
             if comparison.holds(word, value) {
                 return Ok(Flushed::Done);
@@ -478,8 +512,11 @@ impl Group {
         (comparison, value): (Comparison, u64),
         timeout: Option<Time>,
     ) -> Result<(), WaitError> {
+        let mirror = self.mirror(window);
         self.wait(endpoint, timeout, |group| {
-            if comparison.holds(group.counter_read(window, id)?, value) {
+            let table = group.counter_read(window, id)?;
+            let word = mirror.as_ref().map_or(table, |it| it.sum(Kind::Counter, id, table));
+            if comparison.holds(word, value) {
                 return Ok(Flushed::Done);
             }
             match group.failed_counts() {

@@ -89,34 +89,54 @@ fn ipc_handle(entered: &Entered<'_>, start: u64) -> Result<[u8; 64], CudaError> 
 /// An allocation as another process can map it.
 #[derive(Debug)]
 pub struct Export {
-    /// The descriptor for the other process.
+    /// The descriptor for the other process. It leads nowhere where the handle is an IPC one.
     pub descriptor: OwnedFd,
     /// Bytes of the allocation.
     pub bytes: usize,
     /// Where the exported address lies in it.
     pub offset: usize,
+    /// The handle of memory of cudaMalloc.
+    ipc: Option<[u8; 64]>,
 }
+
+/// Numbers that go with an [`Export`]'s descriptor.
+pub const EXPORT_WORDS: usize = 11;
 
 impl Export {
     /// Exports the allocation around `address`, which must hold `bytes` from there on.
     ///
-    /// *Errors*: the driver's. Memory of cudaMalloc and memory without a handle type cannot be
-    /// exported. An allocation that ends before the range is refused, too.
+    /// *Errors*: the driver's. Memory without a handle type cannot be exported. An allocation that
+    /// ends before the range is refused, too.
     pub fn of(entered: &Entered<'_>, address: u64, bytes: usize) -> Result<Export, CudaError> {
-        let library = entered.library();
-        let (base, length) = range_of(entered, address)?;
-        let length = length as usize;
-        let mut handle: CUmemGenericAllocationHandle = 0;
-        // SAFETY: valid for a write; an address that the driver has just named.
-        let code = unsafe { (library.handle_retain)(&mut handle, base as *mut c_void) };
-        library.check("cuMemRetainAllocationHandle", code)?;
-        let descriptor = export(entered, handle)?;
-        let offset = (address - base) as usize;
+        let segment = Segment::of(entered, address)?;
+        let (length, offset) = (segment.bytes as usize, (address - segment.start) as usize);
         if length - offset < bytes {
             let name = Text::beginning(b"one allocation must hold all of it");
             return Err(CudaError { call: "cuMemGetAddressRange", code: 1, name });
         }
-        Ok(Export { descriptor, bytes: length, offset })
+        let (descriptor, ipc) = match segment.handle {
+            Handle::Descriptor(descriptor) => (descriptor, None),
+            Handle::Ipc(handle) => {
+                // SAFETY: takes numbers.
+                let none = descriptor::made(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) });
+                (none.map_err(|_| NO_DESCRIPTOR)?, Some(handle))
+            }
+        };
+        Ok(Export { descriptor, bytes: length, offset, ipc })
+    }
+
+    /// What the other process needs beside the descriptor, for [`Import::of_export`].
+    pub fn words(&self) -> [u64; EXPORT_WORDS] {
+        let mut words = [0; EXPORT_WORDS];
+        words[..3].copy_from_slice(&[
+            self.bytes as u64,
+            self.offset as u64,
+            self.ipc.is_some().into(),
+        ]);
+        for (word, bytes) in words[3..].iter_mut().zip(self.ipc.unwrap_or([0; 64]).chunks(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        }
+        words
     }
 }
 
@@ -196,6 +216,28 @@ impl Import {
         }
         import.allow(&entered)?;
         Ok(import)
+    }
+
+    /// Maps what another process has exported: the mapping, and where its address lies in it.
+    ///
+    /// *Errors*: the driver's; nothing stays mapped then.
+    pub fn of_export(
+        gpu: &Arc<Gpu>,
+        descriptor: BorrowedFd<'_>,
+        words: &[u64; EXPORT_WORDS],
+    ) -> Result<(Import, u64), CudaError> {
+        let [bytes, offset, is_ipc, ..] = *words;
+        let import = match is_ipc {
+            0 => Import::new(gpu, descriptor, bytes as usize)?,
+            _ => {
+                let mut handle = [0; 64];
+                for (to, word) in handle.chunks_exact_mut(8).zip(&words[3..]) {
+                    to.copy_from_slice(&word.to_le_bytes());
+                }
+                Import::ipc(gpu, &handle, bytes as usize)?
+            }
+        };
+        Ok((import, offset))
     }
 
     /// Opens an allocation of cudaMalloc in another process.
