@@ -812,6 +812,7 @@ typedef struct xtie_group_device_config {
     // As of xtie_group_config; called once, with 128 bytes.
     xtie_gather_function gather;
 } xtie_group_device_config;
+
 // What an AllGather is prepared for. Set struct_size and bytes; a field that is zero stands for
 // what its comment says. All but stream and timeout_ms are the same at all ranks.
 typedef struct xtie_all_gather_config {
@@ -1612,6 +1613,7 @@ int xtie_group_device_open(struct xtie_group *group, const struct xtie_group_dev
 int xtie_device_window(struct xtie_group *group,
                        struct xtie_window *window,
                        const struct xtie_device_view **view_out);
+
 // Prepares an AllGather on a window that all ranks have exchanged, or finds the one that was
 // prepared for the same place, length, algorithm and stream. All ranks call this, in the same
 // order. It maps other ranks' memory of GPUs, once. The first one of a group takes one more of

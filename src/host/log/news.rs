@@ -421,8 +421,12 @@ pub(in crate::host) fn gpu_memory_refused(address: u64, bytes: u64, why: &dyn fm
     );
 }
 
-/// Memory of a GPU that peers cannot map is registered.
+/// Memory of a GPU that peers cannot map is registered; said once per process.
 pub(in crate::host) fn gpu_memory_private(address: u64, bytes: u64, why: &dyn fmt::Display) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !is_first(&SAID) {
+        return;
+    }
     say_of(
         Level::Info,
         format_args!(

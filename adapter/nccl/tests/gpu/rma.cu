@@ -124,7 +124,9 @@ static int run(int me, Shared *shared, bool hosts, int contexts, int signals) {
         setenv("NCCL_HOSTID", number, 1);
         setenv("CROSSTIE_NODE_ID", number, 1);
     }
-    TRY_CUDA(cudaSetDevice(me));
+    int gpus = 0;
+    TRY_CUDA(cudaGetDeviceCount(&gpus));
+    TRY_CUDA(cudaSetDevice(me % gpus));
     if (me == 0) {
         TRY_NCCL(ncclGetUniqueId(&shared->id));
         __sync_synchronize();
