@@ -177,23 +177,6 @@ fn memory_that_its_gpu_may_not_write_is_refused() {
 }
 
 #[test]
-fn memory_without_a_handle_type_is_refused() {
-    with_double("memory_without_a_handle_type_is_refused", &[], || {
-        on(0);
-        let handle = create(0, 0, BLOCK);
-        let start = map(handle, 0, BLOCK);
-        ok(cuMemRelease(handle));
-        refused(start, BLOCK, RegisterError::Kind);
-        unmap(start, BLOCK);
-        let pool: u64 = out(|start| cuMemAllocAsync(start, 4096, 0));
-        refused(pool, 4096, RegisterError::Kind);
-        ok(cuMemFreeAsync(pool, 0));
-        ok(cuStreamSynchronize(0));
-        assert_nothing_lives();
-    });
-}
-
-#[test]
 fn memory_of_a_gpu_that_is_gone_is_refused_with_the_drivers_code() {
     let test = "memory_of_a_gpu_that_is_gone_is_refused_with_the_drivers_code";
     with_double(test, &[], || {

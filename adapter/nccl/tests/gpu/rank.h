@@ -56,10 +56,13 @@ __attribute__((format(printf, 2, 3))) inline void die(Rank &rank, const char *fo
     } while (0)
 
 inline void make_memory(Rank &rank) {
-    TRY_CUDA(cudaSetDevice(rank.me));
+    int gpus = 0;
+    TRY_CUDA(cudaGetDeviceCount(&gpus));
+    const int gpu = rank.me % gpus;
+    TRY_CUDA(cudaSetDevice(gpu));
     TRY_CUDA(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
     TRY_CUDA(cudaDeviceGetAttribute(&rank.multiprocessors, cudaDevAttrMultiProcessorCount,
-                                    rank.me));
+                                    gpu));
     TRY_CUDA(cudaHostAlloc((void **)&rank.report, sizeof(Report), cudaHostAllocDefault));
     TRY_CUDA(cudaHostAlloc((void **)&rank.flags, 64, cudaHostAllocDefault));
     memset(rank.report, 0, sizeof(Report));
