@@ -13,11 +13,14 @@
 #include "device_ranks.h"
 
 #ifdef XTIE_ON_CPU
-constexpr uint64_t TRIPS = 20, MANY = 24;
-constexpr unsigned MANY_THREADS = 16;
+#define TRIPS 20
+#define MANY 24
+#define MANY_THREADS 16u
 #else
-constexpr uint64_t TRIPS = 2000, MANY = 400;
-constexpr unsigned MANY_THREADS = 64;
+// kernels of ranks that share a GPU take turns, some milliseconds each
+#define TRIPS (is_apart ? 2000 : 100)
+#define MANY (is_apart ? 400 : 24)
+#define MANY_THREADS (is_apart ? 64u : 16u)
 #endif
 
 static int is_killed;
@@ -174,7 +177,7 @@ static void trips_run(uint32_t peer) {
         Step s = begin(peer, 0, TARGET + 64, 8, TRIPS);
         if (way < 2 || launch.rank == 0) LAUNCH(trips_step, 1, 1, s, way);
         serve();
-        double us = (double)report->ns[way] / 1000 / TRIPS / (way < 2 ? 2 : 1);
+        double us = (double)report->ns[way] / 1000 / (TRIPS) / (way < 2 ? 2 : 1);
         if (launch.rank == 0) printf("      %s: %.2f us\n", names[way], us);
         row("the values of that", "peer");
     }

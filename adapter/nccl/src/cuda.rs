@@ -9,6 +9,7 @@ use crate::driver::driver;
 use crate::launcher;
 use crate::net::device::{Device, GpuWay};
 use crate::net::log;
+use crate::variables;
 use crosstie::host::settings;
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
@@ -75,22 +76,13 @@ pub fn nics_say(device: &Device) {
     }
 }
 
-/// Sets NCCL's variables where they are not set. It reads them after the first call of a plugin,
-/// once for the process.
+/// Sets NCCL's variables where they are not set.
 pub fn variables_set() {
     let Some(why) = reason() else { return };
     log::info(&format!(
         "memory of GPUs goes by copy engine ({why}); CROSSTIE_NCCL_CUDA=0 ends that"
     ));
     for (name, value) in NCCL_WANTS {
-        let shown = name.to_string_lossy();
-        if Variables::of_process().text(&shown).is_some() {
-            continue;
-        }
-        // SAFETY: texts that end with a zero. NCCL calls the first init of a plugin before it
-        // starts threads of its own, and we have started none.
-        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
-        let value = value.to_string_lossy();
-        log::info(&format!("memory of GPUs: {shown}={value} is set"));
+        variables::set(name, value, "memory of GPUs");
     }
 }

@@ -21,6 +21,7 @@ pub mod net;
 pub mod one_sided;
 pub mod rma;
 pub mod tuner;
+mod variables;
 
 use abi::Text;
 use abi::gin::{GinV11, GinV13, GinV14};

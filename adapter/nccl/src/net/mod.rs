@@ -33,6 +33,7 @@ pub use fault::Fault;
 use crate::abi::Logger;
 use crate::cuda;
 use crate::net::kind::Kind;
+use crate::variables;
 use contexts::{State, common, state};
 use crosstie::base::integer::of_c;
 use crosstie::base::units::Span;
@@ -61,6 +62,7 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
         }
         state.shown = state.physical;
         cuda::variables_set();
+        variables::keep_devices(&state.devices[..state.physical]);
         let its = settings::environment();
         state.patience = Duration::from_nanos(connect_timeout(&its).0);
         for (number, device) in state.devices[..state.physical].iter().enumerate() {
