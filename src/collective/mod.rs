@@ -6,7 +6,7 @@
 //! ranks, the *strangers*. They tell each other by [`Word`]s of host memory.
 //!
 //! - [`plan`]: the schedules `direct` and `pipeline`
-//! - [`program`]: what the stream does, in the order in which it does it
+//! - [`mod@program`]: what the stream does, in the order in which it does it
 #![forbid(unsafe_code)]
 
 pub mod plan;

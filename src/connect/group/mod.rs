@@ -13,7 +13,7 @@
 //! there is one. Within a host it must also be one that [`Trust`] admits. Neither the socket's name
 //! nor its port tells anything of the handle's secret.
 //!
-//! - [`line`]: records over a socket of either kind
+//! - [`mod@line`]: records over a socket of either kind
 //! - [`meet`]: how ranks dial, and are admitted
 //! - [`star`]: a hub and its ranks
 
