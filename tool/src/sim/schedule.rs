@@ -159,7 +159,8 @@ impl<'m> World<'_, 'm> {
     /// Sends or receives what the oracle says is missing.
     fn complete(&mut self) -> Result<(), String> {
         for side in 0..2 {
-            let (pairing, kept) = self.directions[side].pairing();
+            let paired = self.directions[side].pairing();
+            let (pairing, kept) = &*paired;
             let open = pairing.messages.iter().position(|group| group.iter().any(Option::is_none));
             if let Some(group) = open {
                 let receive = pairing.messages[group].iter().position(Option::is_none);

@@ -18,6 +18,8 @@ use crosstie::transport::{
 };
 use crosstie_kit::random::Random;
 use crosstie_kit::sim::SimFabric;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 pub(super) const CONNECTION: ConnectionIndex = ConnectionIndex(0);
 pub(super) const BUDGET: Bytes = Bytes::kib(256);
@@ -48,22 +50,39 @@ pub(super) struct GroupRecord {
 pub(super) struct Direction {
     pub(super) sends: Vec<SendRecord>,
     pub(super) groups: Vec<GroupRecord>,
+    paired: RefCell<Paired>,
+}
+
+/// What [`Direction::pairing`] said last.
+#[derive(Default)]
+struct Paired {
+    /// The messages, the groups and those of them that were canceled: nothing else counts.
+    of: [usize; 3],
+    pairing: Rc<(Pairing, Vec<usize>)>,
 }
 
 impl Direction {
+    fn is_kept(group: &GroupRecord) -> bool {
+        group.outcome.is_none_or(|outcome| outcome.result != Err(RequestError::Canceled))
+    }
+
     fn posted(&self) -> (Vec<Posted>, Vec<usize>) {
-        let kept: Vec<usize> = (0..self.groups.len())
-            .filter(|at| {
-                let outcome = self.groups[*at].outcome;
-                outcome.is_none_or(|outcome| outcome.result != Err(RequestError::Canceled))
-            })
-            .collect();
+        let kept: Vec<usize> =
+            (0..self.groups.len()).filter(|at| Self::is_kept(&self.groups[*at])).collect();
         let groups = kept.iter().map(|at| Posted { tags: self.groups[*at].tags.clone() }).collect();
         (groups, kept)
     }
 
-    pub(super) fn pairing(&self) -> (Pairing, Vec<usize>) {
-        self.pairing_by(oracle::pair)
+    /// Who gets what, and which groups that counts. It is asked at each step, so it is worked out
+    /// again only when something has changed.
+    pub(super) fn pairing(&self) -> Rc<(Pairing, Vec<usize>)> {
+        let canceled = self.groups.iter().filter(|group| !Self::is_kept(group)).count();
+        let of = [self.sends.len(), self.groups.len(), canceled];
+        let mut paired = self.paired.borrow_mut();
+        if paired.of != of {
+            *paired = Paired { of, pairing: Rc::new(self.pairing_by(oracle::pair)) };
+        }
+        Rc::clone(&paired.pairing)
     }
 
     pub(super) fn pairing_by(&self, pair: Oracle) -> (Pairing, Vec<usize>) {
