@@ -218,13 +218,17 @@ impl Recvs<'_> {
         let group = self.groups[net.group_at(index, number)];
         debug_assert_eq!(group.number, number);
         for receive in first..group.count {
-            // a slot that was written anew for a cancel may lie where this one will, and land later
-            let covered =
-                net.connections[index].recv.offers.cancels_due && !net.next_lands_last(index);
-            if covered || !self.slot_write(net, index, (number, receive), 0, more) {
+            // a slot that was written anew may lie where this one will, and land later
+            let offers = &net.connections[index].recv.offers;
+            let anew = offers.cancels_due || offers.again.is_some_and(|end| !number.before(end));
+            if anew && !net.next_lands_last(index)
+                || !self.slot_write(net, index, (number, receive), 0, more)
+            {
                 return false;
             }
             let c = &mut net.connections[index];
+            // all that was written once more had landed
+            c.recv.offers.again = c.recv.offers.again.filter(|end| number.before(*end));
             c.recv.offers.at = receive + 1;
             if !number.before(c.recv.offers.through) {
                 c.recv.offers.through = number.plus(1 + u32::from(more));

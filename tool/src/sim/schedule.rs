@@ -267,6 +267,13 @@ mod tests {
         run(20_378_808).unwrap();
     }
 
+    /// Slots were written once more after control had moved, and one that the sender had passed by
+    /// then landed on that of a later group, which the sender then never saw.
+    #[test]
+    fn slots_that_are_written_once_more_spare_those_of_later_groups() {
+        run(20_201_413).unwrap();
+    }
+
     /// Two groups were taken back, and one message came in between: they looked like a run of
     /// messages, and what was taken in was said no more, so that the sender kept it for ever.
     #[test]
