@@ -6,7 +6,8 @@
 //     gpu_kernel_put                 forks its two ranks
 //     mpirun -n 2 gpu_kernel_put     or srun, or torchrun --no-python
 //
-//     nvcc -std=c++17 -arch=native gpu_kernel_put.cu $(pkg-config --cflags --libs --static crosstie)
+//     flags=$(pkg-config --cflags --libs --static crosstie | sed s/-Wl,/-Xlinker=/g)
+//     nvcc -std=c++17 -arch=native gpu_kernel_put.cu $flags
 #include "crosstie_device.cuh"
 #include "gpu.h"
 

@@ -621,7 +621,7 @@ typedef struct xtie_attempt xtie_attempt;
 // A connection to one peer: reliable, ordered, both ways.
 typedef struct xtie_connection xtie_connection;
 
-// A window as kernels see it, in memory of the GPU: device/crosstie_device.cuh has its fields.
+// A window as kernels see it, in memory of the GPU: crosstie_device.cuh has its fields.
 typedef struct xtie_device_view xtie_device_view;
 
 // An endpoint: the address of the storage it was opened in. All other objects belong to one.
@@ -1581,7 +1581,7 @@ int xtie_group_fence(struct xtie_group *group, uint32_t rank);
 
 // ---- Kernels -----------------------------------------------------------------------------------
 //
-// Opens queues that kernels of this rank write (device/crosstie_device.cuh), and a thread,
+// Opens queues that kernels of this rank write (crosstie_device.cuh), and a thread,
 // crosstie-gin, that executes them. Every rank of the group calls this, with the context of its
 // GPU current, and it returns when all have met, within two minutes. The thread reaches ranks of
 // other hosts by an endpoint of its own. The queues stand until xtie_group_close.

@@ -14,7 +14,7 @@ use crosstie::host::gin::GinError;
 use crosstie::host::group::{Bootstrap, TIMEOUT};
 use crosstie::host::kernels::{Device, DeviceOptions, Door, SETS_MAX};
 
-/// A window as kernels see it, in memory of the GPU: device/crosstie_device.cuh has its fields.
+/// A window as kernels see it, in memory of the GPU: crosstie_device.cuh has its fields.
 pub struct xtie_device_view {
     _opaque: [u8; 0],
 }
@@ -73,7 +73,7 @@ unsafe fn options(
 
 /// ---- Kernels -----------------------------------------------------------------------------------
 ///
-/// Opens queues that kernels of this rank write (device/crosstie_device.cuh), and a thread,
+/// Opens queues that kernels of this rank write (crosstie_device.cuh), and a thread,
 /// crosstie-gin, that executes them. Every rank of the group calls this, with the context of its
 /// GPU current, and it returns when all have met, within two minutes. The thread reaches ranks of
 /// other hosts by an endpoint of its own. The queues stand until xtie_group_close.
