@@ -161,6 +161,29 @@ fn range_beyond_its_allocation_is_refused() {
     });
 }
 
+/// Both ends lie on one GPU, and what is between them on another.
+#[test]
+fn range_with_memory_of_another_gpu_in_its_middle_is_refused() {
+    with_double("range_with_memory_of_another_gpu_in_its_middle_is_refused", &[], || {
+        on(0);
+        let mapped = out(|start| cuMemAddressReserve(start, 3 * BLOCK, 0, 0, 0));
+        let places = [0, 1, 2].map(|at| mapped + (at * BLOCK) as u64);
+        for (place, gpu) in places.into_iter().zip([0, 1, 0]) {
+            let handle = create(gpu, POSIX, BLOCK);
+            ok(cuMemMap(place, BLOCK, 0, handle, 0));
+            ok(cuMemRelease(handle));
+        }
+        for gpu in [0, 1] {
+            let access = Access { place: [1, gpu], flags: READ_WRITE };
+            ok(cuMemSetAccess(mapped, 3 * BLOCK, &raw const access, 1));
+        }
+        refused(mapped, 3 * BLOCK, RegisterError::Range);
+        places.into_iter().for_each(|place| ok(cuMemUnmap(place, BLOCK)));
+        ok(cuMemAddressFree(mapped, 3 * BLOCK));
+        assert_nothing_lives();
+    });
+}
+
 /// A copy into it would fail, and a copy engine's stream with it.
 #[test]
 fn memory_that_its_gpu_may_not_write_is_refused() {

@@ -98,6 +98,36 @@ fn memory_whose_export_is_refused_is_registered_for_the_host_to_copy() {
     });
 }
 
+/// Want of memory or of descriptors says nothing of what is registered.
+#[test]
+fn memory_whose_export_fails_for_want_of_something_is_not_registered() {
+    with_double("memory_whose_export_fails_for_want_of_something_is_not_registered", &[], || {
+        on(0);
+        let pair = pair(Way::Pull);
+        let two = mapped(0, 2);
+        let one = alloc(ROOM);
+        let held = || ["registrations", "streams", "imports", "handles"].map(live);
+        // what is opened once is opened here
+        pair.a.shared.deregister(register(&pair.a, one, ROOM).unwrap()).unwrap();
+        for (start, call, nth, code) in [
+            (two, "cuMemRetainAllocationHandle", 1, OUT_OF_MEMORY),
+            (two, "cuMemExportToShareableHandle", 1, OUT_OF_MEMORY),
+            (two, "cuMemExportToShareableHandle", 2, OPERATING_SYSTEM),
+            (one, "cuMemRetainAllocationHandle", 1, OPERATING_SYSTEM),
+            (one, "cuIpcGetMemHandle", 1, OUT_OF_MEMORY),
+        ] {
+            let before = held();
+            control::fail(call, nth, code);
+            let refused = register(&pair.a, start, ROOM);
+            assert_eq!(refused, Err(RegisterError::Fabric(code as i32)), "{call}");
+            assert_eq!(held(), before, "{call}");
+            let region = register(&pair.a, start, ROOM).expect(call);
+            pair.a.shared.deregister(region).unwrap();
+        }
+        pair.close();
+    });
+}
+
 /// The first registration opens the GPU: its context, its streams, pinned memory.
 #[test]
 fn gpu_that_cannot_be_opened_is_named_and_can_be_later() {

@@ -101,7 +101,9 @@ fn flush_ends_with_its_endpoint_and_works_on_the_next_one() {
         flush_well(&mut world);
         hold_read(config.library, true);
         assert_eq!(begin(&mut world, 0), Ok(Posted::Pending));
+        assert_eq!(world.rails[0].fenced_through(), 0);
         world.rails[0].reopen().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(world.rails[0].fenced_through(), 1, "its first endpoint was closed");
         hold_read(config.library, false);
         let canceled = OpError { kind: OpErrorKind::Canceled, code: 0 };
         assert_eq!(world.rails[0].flush_end(), Some((FLUSH, Err(canceled))));

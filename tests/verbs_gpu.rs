@@ -15,6 +15,7 @@ mod verbs_support;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::MemoryOptions;
+use crosstie::host::gpu::FlushId;
 use crosstie::transport::flush::FlushEnd;
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{Incoming, Outgoing};
@@ -43,6 +44,9 @@ fn storyteller() {
         "have no dma-bufs" => go_beside_of_a_gpu(|| control::attribute(0, 124, 0)),
         "need a flush" => go_beside_of_a_gpu(|| control::attribute(0, 118, 0)),
         "flush by two ports" => flush_by_two_ports(),
+        "lose a device that keeps a read" => flush_by_a_lost_port("silent", "event=8"),
+        "lose an address after a read" => flush_by_a_lost_port("no_reads", "event=18 no_gid"),
+        "lose a port that does not stop" => flush_by_a_port_that_does_not_stop(),
         "go by the port after many" => go_by_the_port_after_many(),
         _ => panic!("no story is called {story}"),
     }
@@ -258,6 +262,28 @@ fn of_two_ports_the_one_that_has_taken_the_memory_carries_it() {
     assert!(!said.contains("no port registers"), "{said}");
 }
 
+/// From now on the devices are as `fake` says.
+fn turn(fake: &str) {
+    // SAFETY: as in `pair`.
+    unsafe { std::env::set_var("FAKE", fake) };
+}
+
+fn flush_begin(pair: &mut Pair, into: &Memory) -> FlushId {
+    let memory = [(into.region, into.start + 64)].into_iter();
+    pair.b.gpu_flushes().begin(memory).expect("ports have the memory")
+}
+
+fn flush_end(pair: &mut Pair, flush: FlushId) -> FlushEnd {
+    let watch = Watch::start();
+    loop {
+        if let Some(end) = pair.b.gpu_flushes().test(flush) {
+            return end;
+        }
+        pair.progress();
+        watch.look("a flush");
+    }
+}
+
 /// Each port reads once for each flush. Reads that the device keeps for itself fail in time, and
 /// those behind them, which found no room before, go on.
 fn flush_by_two_ports() {
@@ -265,36 +291,21 @@ fn flush_by_two_ports() {
     let mut pair = settled(2);
     let (mut from, mut into) = (Memory::new(&pair.a, Some(0)), Memory::new(&pair.b, Some(1)));
     exchange(&mut pair, &mut from, &mut into, 70_000);
-    let begin = |pair: &mut Pair| {
-        let memory = [(into.region, into.start + 64)].into_iter();
-        pair.b.gpu_flushes().begin(memory).expect("ports have the memory")
-    };
-    let wait = |pair: &mut Pair, flush| {
-        let watch = Watch::start();
-        loop {
-            if let Some(end) = pair.b.gpu_flushes().test(flush) {
-                return end;
-            }
-            pair.progress();
-            watch.look("a flush");
-        }
-    };
-    for flush in [(); 3].map(|()| begin(&mut pair)) {
-        assert_eq!(wait(&mut pair, flush), FlushEnd::Visible);
+    for flush in [(); 3].map(|()| flush_begin(&mut pair, &into)) {
+        assert_eq!(flush_end(&mut pair, flush), FlushEnd::Visible);
     }
-    // SAFETY: as in `pair`.
-    unsafe { std::env::set_var("FAKE", format!("{FAKE} silent")) };
-    let kept = begin(&mut pair);
-    // SAFETY: as above.
-    unsafe { std::env::set_var("FAKE", FAKE) };
-    let behind = begin(&mut pair);
+    turn(&format!("{FAKE} silent"));
+    let kept = flush_begin(&mut pair, &into);
+    turn(FAKE);
+    let behind = flush_begin(&mut pair, &into);
     assert_eq!(pair.b.gpu_flushes().test(behind), None, "no port has room for its read");
-    assert_eq!(wait(&mut pair, behind), FlushEnd::Visible);
-    assert_eq!(wait(&mut pair, kept), FlushEnd::Unfenced);
+    assert_eq!(flush_end(&mut pair, behind), FlushEnd::Visible);
+    // its own queue pairs are gone; those of messages go on, and so nothing is known of them
+    assert_eq!(flush_end(&mut pair, kept), FlushEnd::Unfenced);
     let host = Memory::new(&pair.b, None);
     let none = pair.b.gpu_flushes().begin([(host.region, host.start)].into_iter());
     assert_eq!(none, None, "memory of the host needs no flush");
-    let lost = begin(&mut pair);
+    let lost = flush_begin(&mut pair, &into);
     pair.b.gpu_flushes().forget(lost);
     host.free(&pair.b);
     from.free(&pair.a);
@@ -310,6 +321,66 @@ fn flush_reads_once_by_each_port_that_has_the_memory() {
     assert!(said.contains("all came"), "{said}");
     // three flushes, the one behind and the last one, by two ports; what is kept is not said
     assert_eq!(said.matches("post 4 of 64 bytes, signalled\n").count(), 10, "{said}");
+}
+
+/// A flush stands whose read the device keeps, or has failed. Then the port is lost.
+fn flush_by_a_lost_port(read: &str, loss: &str) {
+    const FAKE: &str = "dmabufs mapped";
+    let mut pair = settled(1);
+    let (mut from, mut into) = (Memory::new(&pair.a, Some(0)), Memory::new(&pair.b, Some(1)));
+    exchange(&mut pair, &mut from, &mut into, 70_000);
+    turn(&format!("{FAKE} {read}"));
+    let before = flush_begin(&mut pair, &into);
+    turn(FAKE);
+    assert_eq!(pair.b.gpu_flushes().test(before), None, "it wants a fence");
+    turn(&format!("{FAKE} {loss}"));
+    assert_eq!(flush_end(&mut pair, before), FlushEnd::Visible);
+    for _ in 0..3 {
+        let after = flush_begin(&mut pair, &into);
+        assert_eq!(flush_end(&mut pair, after), FlushEnd::Visible);
+    }
+    from.free(&pair.a);
+    into.free(&pair.b);
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn flush_is_done_where_the_queue_pairs_of_a_lost_port_are_at_rest() {
+    for story in ["lose a device that keeps a read", "lose an address after a read"] {
+        let Some(said) = told(story, 1, "dmabufs mapped") else { return };
+        assert!(said.contains("all came"), "{said}");
+    }
+}
+
+/// Its queue pairs are neither stopped nor destroyed, and may bring bytes still.
+fn flush_by_a_port_that_does_not_stop() {
+    let mut pair = settled(1);
+    let (mut from, mut into) = (Memory::new(&pair.a, Some(0)), Memory::new(&pair.b, Some(1)));
+    exchange(&mut pair, &mut from, &mut into, 70_000);
+    turn("dmabufs mapped event=18 no_gid stuck");
+    poll(&mut pair, 5000); // the device is asked once in 4096
+    let flush = flush_begin(&mut pair, &into);
+    assert_eq!(flush_end(&mut pair, flush), FlushEnd::Unfenced);
+    turn("dmabufs mapped no_gid");
+    let watch = Watch::start();
+    loop {
+        let flush = flush_begin(&mut pair, &into);
+        if flush_end(&mut pair, flush) == FlushEnd::Visible {
+            break;
+        }
+        watch.look("the queue pairs to be destroyed");
+    }
+    from.free(&pair.a);
+    into.free(&pair.b);
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn flush_fails_where_the_queue_pairs_of_a_lost_port_do_not_stop() {
+    let Some(said) = told("lose a port that does not stop", 1, "dmabufs mapped") else { return };
+    assert!(said.contains("all came"), "{said}");
 }
 
 /// The descriptor is of the whole allocation, and is closed before the first message.

@@ -55,11 +55,13 @@ fn lost_world() -> World {
     world.fill(0, 0, 4096, 1);
     let write = world.write(0, 0, 4096);
     assert!(world.end(0, write) && world.holds(1, 0, 4096, 1));
+    assert_eq!(world.rails[0].fenced_through(), 0, "its peer may write");
     turn("FAKE_FIRST");
     world.until("the peers end", |world| world.downs(0) == 1 && world.downs(1) == 1);
     for side in 0..2 {
         let fence = world.fence(side);
         assert!(world.end(side, fence));
+        assert_eq!(world.rails[side].fenced_through(), u32::MAX, "nothing is under way");
         assert_eq!(world.rails[side].peer_close(PEER), Ok(()));
     }
     world
@@ -100,6 +102,9 @@ fn lose() {
     world.fill(0, 0, 4096, 2);
     let write = world.write(0, 0, 4096);
     println!("carries bytes: {}", world.end(0, write) && world.holds(1, 0, 4096, 2));
+    // the new peer may write; the fence of the loss still counts
+    let rail = &world.rails[0];
+    assert_eq!(rail.fenced_through(), rail.health().revivals);
 }
 
 /// The port has no GID for ten seconds in which somebody asks every 20 ms, as endpoints do; then it

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 /// Codes of the driver.
 pub const INVALID_VALUE: u32 = 1;
 pub const OUT_OF_MEMORY: u32 = 2;
+pub const OPERATING_SYSTEM: u32 = 304;
 pub const NOT_INITIALIZED: u32 = 3;
 pub const INVALID_CONTEXT: u32 = 201;
 pub const PEER_UNSUPPORTED: u32 = 217;

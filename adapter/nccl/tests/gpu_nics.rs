@@ -71,6 +71,15 @@ fn flush_makes_what_ports_have_written_visible() {
     play("gpu_nics", 12, "dmabufs mapped held_back", CUDA_AND_DMABUF, &[]);
 }
 
+/// What copy engines bring is visible once it counts as received, and ports have no part in it.
+#[test]
+fn connection_within_the_host_is_not_flushed_where_ports_have_the_memory() {
+    let within = [FLUSHED, ("CROSSTIE_RAILS", "shm,verbs"), ("HARNESS_RAIL", "Shm")];
+    for version in [6, 12] {
+        play("gpu_within", version, "dmabufs mapped", CUDA_AND_DMABUF, &within);
+    }
+}
+
 #[test]
 fn flush_that_fails_is_an_error() {
     let fails = ("HARNESS_FLUSH_FAILS", "1");

@@ -90,7 +90,8 @@ impl GpuFlushes<'_> {
             self.flushes.entries.reserve(ROOM);
         }
         self.flushes.last += 1;
-        let (id, flush) = (FlushId(self.flushes.last), Flush::begin(rails, GENERATIONS));
+        let id = FlushId(self.flushes.last);
+        let flush = Flush::begin(rails, generations(self.machine));
         let entry = Entry { id, flush, sources, since: self.now, is_forgotten: false };
         self.flushes.entries.push(entry);
         self.step();
@@ -126,9 +127,10 @@ impl GpuFlushes<'_> {
                 let whole = |entry: &&mut Entry| entry.id.0 == id.0;
                 let Some(entry) = self.flushes.entries.iter_mut().find(whole) else { continue };
                 entry.flush.completed(port as u8, result.is_ok());
-                // its endpoint was closed, and so nothing of before is on its way
+                // its endpoint was closed, or its queue pairs are at rest: nothing of before is on
+                // its way
                 if result.is_err_and(|error| error.kind == OpErrorKind::Canceled) {
-                    entry.flush.fenced(port as u8, GENERATION);
+                    entry.flush.fenced(port as u8, RailGeneration(u32::MAX));
                 }
             }
         }
@@ -139,14 +141,23 @@ impl GpuFlushes<'_> {
     }
 }
 
-/// A port is fenced for a flush by the end of its endpoint alone, whatever generation peers are in.
-const GENERATION: RailGeneration = RailGeneration(0);
-const GENERATIONS: [RailGeneration; RAILS_MAX] = [GENERATION; RAILS_MAX];
+/// What fences of each port must reach that settle a flush which begins now. They fence the whole
+/// port, whatever generation peers are in.
+fn generations(machine: &Machine) -> [RailGeneration; RAILS_MAX] {
+    let Machine::Host(endpoint) = machine else { return [RailGeneration(0); RAILS_MAX] };
+    core::array::from_fn(|port| endpoint.rail().flush_fences(port).0)
+}
 
 impl Entry {
     fn step(&mut self, rails: &mut RailSet<'static>, now: Instant) {
         let (id, sources) = (OpId(self.id.0), self.sources);
         self.flush.step(|port| rails.flush_begin(port.into(), id, sources[usize::from(port)], now));
+        let mut left = self.flush.unsettled();
+        while left != 0 {
+            let port = left.trailing_zeros() as u8;
+            left &= left - 1;
+            self.flush.fenced(port, rails.flush_fences(port.into()).1);
+        }
         if now.since(self.since) >= PATIENCE {
             self.flush.give_up();
         }

@@ -16,7 +16,7 @@ use crate::base::units::Bytes;
 use crate::connect::{Name, Socket, Trust, random};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::cuda::pointer::is_writable;
-use crate::memory::cuda::vmm::range_of;
+use crate::memory::cuda::vmm::{is_private, range_of};
 use crate::memory::cuda::{CudaError, Gpu, Handle, Library, LoadError, Place, Segment, dmabuf};
 use crate::memory::{Errno, WakeFd, heap, threads};
 use crate::provider::copy_engine::{Exporter, GPUS_MAX, LaneError, Shared as Gpus};
@@ -301,9 +301,10 @@ fn socket_of(exporter: Exporter) -> Name {
 fn segments(gpu: &Arc<Gpu>, address: u64, length: u64) -> Result<Vec<Segment>, GpuError> {
     let entered = gpu.enter()?;
     let (mut at, mut all, mut private) = (address, Vec::new(), None);
+    let place = Place::of(gpu.library(), address)?;
     while at < address + length {
-        if at != address && !matches!(Place::of(gpu.library(), at)?, Place::Device(_)) {
-            return Err(GpuError::Torn); // nothing lies behind the first ones
+        if Place::of(gpu.library(), at)? != place {
+            return Err(GpuError::Torn); // nothing lies behind the first ones, or another GPU's
         }
         if !is_writable(entered.library(), at)? {
             return Err(GpuError::ReadOnly);
@@ -311,7 +312,8 @@ fn segments(gpu: &Arc<Gpu>, address: u64, length: u64) -> Result<Vec<Segment>, G
         let (start, bytes) = range_of(&entered, at)?;
         match Segment::of(&entered, at) {
             Ok(segment) => all.push(segment),
-            Err(error) => private = Some(error),
+            Err(error) if is_private(&error) => private = Some(error),
+            Err(error) => return Err(error.into()),
         }
         at = start + bytes;
     }

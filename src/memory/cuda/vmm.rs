@@ -15,6 +15,7 @@ use core::mem::zeroed;
 use cudarc::driver::sys::{
     CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
+    CUresult,
 };
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl Segment {
     /// The allocation around `address`.
     ///
     /// *Errors*: the driver's. Memory without an exportable handle, as cudaMallocAsync gives it,
-    /// cannot be shared.
+    /// cannot be shared: then [`is_private`] says so of the error.
     pub fn of(entered: &Entered<'_>, address: u64) -> Result<Segment, CudaError> {
         let library = entered.library();
         let (start, bytes) = range_of(entered, address)?;
@@ -62,10 +63,28 @@ impl Segment {
         let code = unsafe { (library.handle_retain)(&mut handle, address as *mut c_void) };
         let handle = match library.check("cuMemRetainAllocationHandle", code) {
             Ok(()) => Handle::Descriptor(export(entered, handle)?),
-            Err(_) => Handle::Ipc(ipc_handle(entered, start)?),
+            Err(error) if is_private(&error) => Handle::Ipc(ipc_handle(entered, start)?),
+            Err(error) => return Err(error),
         };
         Ok(Segment { start, bytes, handle })
     }
+}
+
+/// Whether the driver has said that memory has no such handle, whenever it is asked: what it says
+/// of the kind of memory, and not of want of memory or descriptors, or of the GPU.
+///
+/// *Source*: the results that the driver's manual lists for the three calls.
+pub fn is_private(error: &CudaError) -> bool {
+    const CODES: [CUresult; 3] = [
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        CUresult::CUDA_ERROR_NOT_PERMITTED,
+        CUresult::CUDA_ERROR_NOT_SUPPORTED,
+    ];
+    let is_of_handles = matches!(
+        error.call,
+        "cuMemRetainAllocationHandle" | "cuMemExportToShareableHandle" | "cuIpcGetMemHandle"
+    );
+    is_of_handles && CODES.iter().any(|code| *code as u32 == error.code)
 }
 
 /// The allocation around an address: its first byte and its length.

@@ -133,6 +133,12 @@ impl Libfabric<'_> {
         self.flushing.ended.take()
     }
 
+    /// How many endpoints were closed, each with all that was on its way. The largest number: none
+    /// is open.
+    pub fn fenced_through(&self) -> u32 {
+        if self.open.is_none() { u32::MAX } else { self.health.reopened }
+    }
+
     /// Whether polls are waited for by a flush.
     pub(super) fn is_flushing(&self) -> bool {
         self.flushing.read.is_some()

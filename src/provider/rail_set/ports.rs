@@ -442,6 +442,18 @@ impl<'m> RailSet<'m> {
         }
     }
 
+    /// What a fence of a port must reach that settles a flush which begins now, and what fences
+    /// have reached: see [`Verbs::fenced_through`](crate::provider::verbs::Verbs::fenced_through)
+    /// and [`Libfabric::fenced_through`](crate::provider::libfabric::Libfabric::fenced_through).
+    pub fn flush_fences(&self, place: usize) -> (RailGeneration, RailGeneration) {
+        let (before, through) = match self.port(place) {
+            Some(PortRail::Verbs(rail)) => (rail.health().revivals, rail.fenced_through()),
+            Some(PortRail::Libfabric(rail)) => (rail.health().reopened, rail.fenced_through()),
+            Some(PortRail::Vendor(_)) | None => (0, 0),
+        };
+        (RailGeneration(before + 1), RailGeneration(through))
+    }
+
     /// See [`PortRail::hear_begin`].
     pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
         self.on_port_mut(peer).is_some_and(|(rail, number)| rail.hear_begin(number))

@@ -168,6 +168,19 @@ impl Verbs<'_> {
         self.end_all(&[State::Live, State::Prepared], DownCause::Broken(code));
     }
 
+    /// The last loss of the port, counted from 1, that is a fence by now: each queue pair of before
+    /// it was stopped and has given back all that it had, or was destroyed. So nothing of before is
+    /// on its way any more. 0: none is. The largest number: no peer has a queue pair that works or
+    /// is ending, so that all of before has ended, with a loss or without.
+    pub fn fenced_through(&self) -> u32 {
+        let has = |state| self.peers.iter().any(|peer| peer.state == state);
+        match (has(State::Draining), has(State::Live)) {
+            (true, _) => 0,
+            (false, true) => self.health.revivals, // a loss stops all that were there
+            (false, false) => u32::MAX,
+        }
+    }
+
     /// Ends every peer in one of these states.
     #[cold]
     pub(super) fn end_all(&mut self, states: &[State], cause: DownCause) {

@@ -225,9 +225,12 @@ impl Comm {
         request
     }
 
-    /// Whether its NICs may write to GPUs, so that there is something to flush.
+    /// Whether its NICs may write to GPUs, so that there is something to flush. A connection within
+    /// the host has none: copy engines bring what it receives, and no copy counts as received
+    /// before its GPU has said that it is there.
     pub fn is_flushed(&self) -> bool {
-        self.device.gpus != GpuWay::None
+        let within = matches!(self.over, Some(ConnectionRail::Shm | ConnectionRail::Loopback));
+        self.device.gpus != GpuWay::None && !within
     }
 
     /// Begins to make visible what receives have brought to these regions, of which an address each

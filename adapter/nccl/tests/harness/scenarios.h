@@ -1164,7 +1164,7 @@ static const struct scenario SCENARIOS[] = {
     {"ports_uneven", 1, ports_uneven}, {"ports_and_interfaces", 1, ports_and_interfaces},
     {"ports_link_pulled", 1, ports_link_pulled},
     {"gpu_pointers", 0, gpu_pointers}, {"gpu_nics", 0, gpu_nics}, {"gpu_refused", 0, gpu_refused},
-    {"gpu_flush_fails", 0, gpu_flush_fails},
+    {"gpu_flush_fails", 0, gpu_flush_fails}, {"gpu_within", 0, gpu_within},
     {"nics_shown", 0, nics_shown}, {"nics_apart", 1, nics_apart}, {"nics_fused", 1, nics_fused},
     {"forked", 1, forked}, {"forked_busy", 0, forked_busy}, {"forked_anew", 0, forked_anew},
     {"left_registered", 1, left_registered},

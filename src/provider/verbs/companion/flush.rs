@@ -7,8 +7,13 @@
 //! - The first flush makes the queue pair, its completion queue and the buffer. They are made anew
 //!   when a read has failed, or the rail has taken another GID.
 //! - A read that does not end in time has failed. Its queue pair is destroyed, and so it has ended.
+//!   That is no fence: the device is done with the read alone. Writes of the other queue pairs pass
+//!   neither through this one nor behind the command that destroys it, and they may go on.
+//! - A lost port whose queue pairs are at rest has nothing to flush
+//!   ([`Verbs::fenced_through`]): a flush of it is done, and a read that it kept is canceled.
 //!
-//! [`Flush`](crate::transport::flush::Flush) counts the flushes of several rails.
+//! [`Flush`](crate::transport::flush::Flush) counts the flushes of several rails. If this one
+//! fails, a fence settles it.
 
 use super::super::domain::rkey;
 use super::super::mtu::mtu_code;
@@ -61,8 +66,8 @@ impl Flushing {
     /// [`FLUSH_BYTES`] at `address`, or of what the region has there. Its end is
     /// [`Flushing::end`]'s to say.
     ///
-    /// *Errors*: `Again`: one is under way; `Unsupported`: the device refuses, or there is no such
-    /// memory. *Cost*: the first one makes a queue pair.
+    /// *Errors*: `Again`: one is under way; `Unsupported`: the device refuses, there is no such
+    /// memory, or the port is lost and not at rest yet. *Cost*: the first one makes a queue pair.
     pub fn begin(
         &mut self,
         rail: &Verbs<'_>,
@@ -72,6 +77,9 @@ impl Flushing {
     ) -> Result<Posted, PostError> {
         if self.read.is_some() || self.ended.is_some() {
             return Err(PostError::Again);
+        }
+        if is_over(rail) {
+            return Ok(Posted::Done); // its queue pairs are at rest, with all that was on its way
         }
         if rail.health().is_lost() || self.make(rail).is_err() {
             return Err(PostError::Unsupported);
@@ -110,6 +118,7 @@ impl Flushing {
             let mut found = [Wc::NOTHING];
             let failed = |code: c_int| OpError { kind: OpErrorKind::Fabric, code };
             let result = match loop_.cq.poll(&mut found) {
+                0 if is_over(rail) => Err(OpError { kind: OpErrorKind::Canceled, code: 0 }),
                 0 if now.since(read.since) < PATIENCE => return None,
                 0 => Err(failed(libc::ETIMEDOUT)),
                 1 if found[0].status == n::WC_SUCCESS => Ok(()),
@@ -163,7 +172,12 @@ impl Flushing {
     }
 }
 
-/// Joins a queue pair to itrail.
+/// Whether the port is lost, and nothing of before is on its way any more.
+fn is_over(rail: &Verbs<'_>) -> bool {
+    rail.health().is_lost() && rail.fenced_through() == u32::MAX
+}
+
+/// Joins a queue pair to itself.
 fn join(rail: &Verbs<'_>, qp: &mut QueuePair) -> Result<(), Errno> {
     let mut attr = no_attributes();
     attr.qp_state = n::QPS_INIT;
