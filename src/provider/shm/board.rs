@@ -14,6 +14,7 @@ use super::view::SharedView;
 use super::word::{ACQUIRE, FULL, RELAXED, RELEASE, fence, u32_at, u64_at};
 use crate::base::regions::Range;
 use crate::base::slab::Handle;
+use crate::fabric::RemoteSpan;
 use core::sync::atomic::Ordering;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"XTIEbrd1");
@@ -161,6 +162,12 @@ impl PeerBoard {
             && address >= start
             && offset <= bytes
             && length <= bytes - offset
+    }
+
+    /// Whether an op there cannot succeed.
+    #[inline]
+    pub fn refuses(&self, target: RemoteSpan, length: u64) -> bool {
+        self.is_some() && !self.allows(Handle::unpack(target.key.0), target.address, length)
     }
 
     /// Where the peer's `length` bytes at `address` can be read directly, if they lie in its heap.

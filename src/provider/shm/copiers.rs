@@ -13,8 +13,8 @@
 
 extern crate std;
 
-use super::doorbell::{Bell, ring};
 use super::ring::Record;
+use super::sides::Bell;
 use super::word::{RELEASE, u64_at};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::PeerIndex;
@@ -460,7 +460,7 @@ impl Work {
                     // thread has stored before it gave us the job
                     u64_at(header as *mut u8).store(word, RELEASE);
                 }
-                ring(bell);
+                bell.ring();
             }
             Job::Out { body, to, length, taken } => {
                 // SAFETY: the record lies in the ring, whose place is not given back, and the

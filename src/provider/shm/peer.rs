@@ -7,26 +7,23 @@
 //! ```
 
 use super::board::PeerBoard;
-use super::copiers::Copiers;
 use super::held::Held;
 use super::layout::{
-    LEFT_AT, LEFT_CLOSED, LEFT_FAILED, LEFT_NOT, RingSizes, SEND_READ_AT, SEND_RING_AT,
-    WRITE_READ_AT, rings_bytes, write_ring_at,
+    LEFT_CLOSED, LEFT_FAILED, LEFT_NOT, RingSizes, SEND_READ_AT, SEND_RING_AT, WRITE_READ_AT,
+    rings_bytes, write_ring_at,
 };
-use super::ops::{List, Ops, Outcome};
-use super::pull::Pulled;
-use super::record::{Kind, LINE};
+use super::ops::{Outcome, Work};
+use super::pull::Pulls;
+use super::push::Pushes;
+use super::record::{Header, INLINE_AT, Kind, LINE, PREFIX_AT, body_at, lines_for};
 use super::ring::{Corrupt, RingReader, RingWriter};
-use super::serve::Serves;
+use super::sides::{Bell, Sides};
+use super::target::Target;
 use super::view::SharedView;
-use super::word::{FULL, RELAXED, RELEASE, fence, u32_at};
+use super::word::copy_tiny;
 use crate::base::carve::Zeroable;
 use crate::base::ids::PeerIndex;
-use crate::base::regions::RegionTable;
-use crate::base::slab::Handle;
-use crate::fabric::{Completion, DownCause, HEAD_BYTES, Head, RecvSlot};
-use crate::provider::events::Events;
-use crate::provider::notes::Notes;
+use crate::fabric::{Completion, DownCause, HEAD_BYTES, Head, LocalSpan, PostError, RecvSlot};
 
 /// How to reach one peer.
 #[derive(Copy, Clone, Debug)]
@@ -59,108 +56,23 @@ pub(super) enum State {
     Down = 3,
 }
 
-/// What a peer works with and does not own.
-pub(super) struct Work<'a, 'm, 'o> {
-    pub(super) ops: &'a mut Ops<'m>,
-    pub(super) regions: RegionTable<'m>,
-    pub(super) out: Events<'o>,
-    pub(super) copiers: Option<&'a mut Copiers>,
-    pub(super) notes: &'a mut Notes,
-    /// Bytes that may still be copied.
-    pub(super) budget: u64,
-}
-
-impl Work<'_, '_, '_> {
-    pub(super) fn charge(&mut self, bytes: u64) {
-        self.budget = self.budget.saturating_sub(bytes.max(LINE as u64));
-    }
-
-    /// Whether something of the peer's waits for copies.
-    #[inline(always)]
-    fn has_taken(&self, peer: PeerIndex) -> bool {
-        self.copiers.as_ref().is_some_and(|copiers| !copiers.none_taken(peer))
-    }
-
-    /// Whether one more record of the peer's may wait for its copy.
-    #[inline(always)]
-    pub(super) fn has_room_for_taken(&self, peer: PeerIndex) -> bool {
-        self.copiers.as_ref().is_none_or(|copiers| copiers.has_room(peer))
-    }
-
-    /// Whether a thread reads the memory of that acknowledged op of the peer's.
-    pub(super) fn is_read(&self, peer: PeerIndex, op: u32) -> bool {
-        self.copiers.as_ref().is_some_and(|copiers| copiers.is_read(peer, op))
-    }
-
-    /// Ends an op that is in no list.
-    pub(super) fn finish(&mut self, index: u32, outcome: Outcome, code: i32) {
-        finish(self.ops, self.regions, index, outcome, code);
-    }
-
-    fn finish_all(&mut self, list: &mut List, outcome: Outcome) {
-        while let Some(index) = self.ops.take_first(list) {
-            self.finish(index, outcome, 0);
-        }
-    }
-}
-
-/// Ends an op that is in no list, and unpins its memory.
-pub(super) fn finish(ops: &mut Ops, regions: RegionTable, index: u32, how: Outcome, code: i32) {
-    let entry = ops.get(index);
-    if entry.pinned {
-        entry.pinned = false;
-        regions.pin(Handle::unpack(entry.local.key().0).index, -1);
-    }
-    ops.end(index, how, code);
-}
-
 /// One connection. Zeroed: closed.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) state: State,
     /// Nothing of this peer is looked at any more (P10).
-    pub(super) fenced: bool,
-    pub(super) reported: bool,
-    pub(super) use_fence: bool,
+    fenced: bool,
+    reported: bool,
     cause: u8,
-    /// An earlier part of the incoming write was refused.
-    pub(super) part_refused: bool,
-    pub(super) acks_unpublished: bool,
-    pub(super) bell_due: bool,
-    /// The oldest read waits for the peer.
-    pub(super) pull_waits: bool,
-    pub(super) index: PeerIndex,
-    /// What we write: the words of `layout`, and behind them the rings.
-    pub(super) ours: *mut u8,
-    /// The same of the peer's.
-    pub(super) theirs: SharedView,
-    /// How often we have asked to be woken.
-    pub(super) arms: u64,
-    pub(super) send_out: RingWriter,
-    pub(super) send_in: RingReader,
-    pub(super) write_in: RingReader,
-    pub(super) held: Held,
-    pub(super) write_out: RingWriter,
-    pub(super) doorbell: i32,
-    /// 0 where the kernel does not let us, or is not asked.
-    pub(super) kernel_pid: i32,
-    pub(super) board: PeerBoard,
     /// Accepted and not yet reported.
     pub(super) in_flight: u32,
-    /// Longest body of one write or data record.
-    pub(super) chunk_bytes: u32,
-    /// Not wholly in the ring yet.
-    pub(super) writes: List,
-    /// In the ring, not acknowledged yet.
-    pub(super) acks: List,
-    pub(super) reads: List,
-    pub(super) acks_posted: u32,
-    pub(super) acks_seen: u32,
-    pub(super) acks_given: u32,
-    pub(super) refused_bits: u64,
-    pub(super) serial_next: u32,
-    pub(super) serves: Serves,
-    pub(super) pulled: Pulled,
+    send_out: RingWriter,
+    send_in: RingReader,
+    held: Held,
+    pub(super) sides: Sides,
+    pub(super) pushes: Pushes,
+    pub(super) pulls: Pulls,
+    target: Target,
 }
 
 // SAFETY: integers, raw pointers, and enums and structs of those in which zero is a value (state
@@ -188,8 +100,7 @@ impl Peer {
     pub(super) unsafe fn open(&mut self, index: PeerIndex, setup: &PeerSetup) {
         let sizes = setup.sizes;
         let (send_bytes, write_bytes) = (sizes.send_bytes as usize, sizes.write_bytes as usize);
-        let (send_lines, write_lines) =
-            (sizes.send_bytes / LINE as u32, sizes.write_bytes / LINE as u32);
+        let lines = |bytes: u32| bytes / LINE as u32;
         let whole = rings_bytes(sizes.send_bytes, sizes.write_bytes);
         // SAFETY: the caller vouches for so many bytes.
         let theirs = unsafe { SharedView::new(setup.peer_rings, whole) };
@@ -200,27 +111,53 @@ impl Peer {
             (theirs.part(SEND_RING_AT, send_bytes), theirs.part(write_ring_at(sizes), write_bytes));
         // SAFETY: the parts of `layout` do not overlap, the rings are zeroed, and each side is the
         // only writer of its own and the only reader of the other's (caller).
-        unsafe {
-            self.send_out = RingWriter::new(at(SEND_RING_AT), send_lines, sends_read);
-            self.write_out = RingWriter::new(at(write_ring_at(sizes)), write_lines, writes_read);
+        let ring = unsafe {
+            self.send_out = RingWriter::new(at(SEND_RING_AT), lines(sizes.send_bytes), sends_read);
             self.send_in = RingReader::new(sends, at(SEND_READ_AT));
-            self.write_in = RingReader::new(writes, at(WRITE_READ_AT));
-        }
-        self.board = PeerBoard::attach(setup.heap);
-        let body_lines = self.write_out.lines_max() - 1;
-        self.chunk_bytes = CHUNK_BYTES_MAX.min(body_lines * LINE as u32);
-        (self.ours, self.theirs) = (setup.rings, theirs);
-        self.doorbell = setup.doorbell.unwrap_or(-1);
+            self.target.ring = RingReader::new(writes, at(WRITE_READ_AT));
+            RingWriter::new(at(write_ring_at(sizes)), lines(sizes.write_bytes), writes_read)
+        };
+        self.sides = Sides {
+            peer: index,
+            ours: setup.rings,
+            theirs,
+            board: PeerBoard::attach(setup.heap),
+            chunk_bytes: CHUNK_BYTES_MAX.min((ring.lines_max() - 1) * LINE as u32),
+            ring,
+            bell: Bell::new(setup.rings, theirs, setup.doorbell, setup.use_fence_for_doorbell),
+            bell_due: false,
+            arms: 0,
+        };
         let kernel = setup.kernel_copy_pid.filter(|_| sizes.write_bytes < PIPELINE_BYTES_MIN);
-        self.kernel_pid = kernel.unwrap_or(0);
-        self.use_fence = setup.use_fence_for_doorbell;
-        (self.index, self.state) = (index, State::Open);
+        self.pulls.kernel_pid = kernel.unwrap_or(0);
+        self.state = State::Open;
     }
 
     /// Longest payload of a send that the ring takes.
     #[inline(always)]
     pub(super) fn payload_max(&self) -> u32 {
         self.send_out.lines_max() * LINE as u32 - SEND_OVERHEAD_BYTES
+    }
+
+    /// Puts a message into the send ring.
+    #[inline]
+    pub(super) fn send(&mut self, head: &Head, payload: LocalSpan) -> Result<(), PostError> {
+        let length = payload.length().as_usize();
+        let lines = lines_for(length);
+        let at = self.send_out.reserve(lines).ok_or(PostError::Again)?;
+        let from = payload.address() as *const u8;
+        // SAFETY: `reserve` gave room for head and payload; the payload's maker vouches for it.
+        unsafe {
+            at.add(PREFIX_AT).cast::<Head>().write(*head);
+            if lines == 1 {
+                copy_tiny(from, at.add(INLINE_AT), length);
+            } else {
+                from.copy_to_nonoverlapping(at.add(body_at(length)), length);
+            }
+        }
+        self.send_out.publish(lines, Header::new(Kind::Send, 0, length as u32));
+        self.sides.bell.ring();
+        Ok(())
     }
 
     /// Whether ops of the given kind may be posted.
@@ -248,45 +185,42 @@ impl Peer {
 
     #[inline]
     fn poll_rings(&mut self, work: &mut Work, held_bits: &mut [u64]) -> Result<bool, Corrupt> {
-        let mut active = work.has_taken(self.index);
+        let mut active = work.has_taken(self.sides.peer);
         if active {
-            self.end_copied(work);
+            self.target.end_copied(&mut self.sides, work);
         }
         if !self.send_in.is_empty() {
             self.take_sends(work, held_bits)?;
             active = true;
         }
-        if !self.write_in.is_empty() {
-            self.take_writes(work)?;
+        if !self.target.ring.is_empty() {
+            self.target.take(&mut self.sides, &mut self.pulls, work)?;
             active = true;
         }
         if self.has_work() {
             active |= self.move_work(work)?;
         }
-        if self.bell_due {
-            self.bell_due = false;
-            self.ring_bell();
+        if self.sides.bell_due {
+            self.sides.bell_due = false;
+            self.sides.bell.ring();
         }
         Ok(active)
     }
 
     #[inline(always)]
     fn has_work(&self) -> bool {
-        !(self.acks.is_empty()
-            && self.writes.is_empty()
-            && self.reads.is_empty()
-            && self.serves.is_empty())
+        !(self.pushes.is_empty() && self.pulls.queued.is_empty() && self.target.has_no_requests())
     }
 
     fn move_work(&mut self, work: &mut Work) -> Result<bool, Corrupt> {
-        let mut active = self.take_acks(work)?;
+        let mut active = self.pushes.take_acks(&self.sides, work)?;
         // What a peer on its way down has not finished will end with an error.
         if self.state == State::Open {
-            active |= self.pull(work);
-            active |= self.serve(work);
-            active |= self.push_writes(work);
+            active |= self.pulls.pull(&mut self.sides, work);
+            active |= self.target.serve(&mut self.sides, work);
+            active |= self.pushes.push(&mut self.sides, work);
         }
-        if self.write_out.is_broken() || self.send_out.is_broken() {
+        if self.sides.ring.is_broken() || self.send_out.is_broken() {
             return Err(Corrupt);
         }
         Ok(active)
@@ -305,9 +239,10 @@ impl Peer {
                 Kind::Send => {
                     // SAFETY: the record's first line lies in the ring (`peek`).
                     let head = unsafe { record.at.add(8).cast::<Head>().read() };
-                    const { assert!(8 + HEAD_BYTES == super::record::INLINE_AT) };
-                    let slot = slot_of(record.position, record.length);
-                    let (peer, length) = (self.index, record.length);
+                    const { assert!(8 + HEAD_BYTES == INLINE_AT) };
+                    let slot =
+                        RecvSlot(u64::from(record.position) << 32 | u64::from(record.length));
+                    let (peer, length) = (self.sides.peer, record.length);
                     self.send_in.pass(&record);
                     padded = false;
                     work.out.push(Completion::Received { peer, slot, head, length });
@@ -332,27 +267,30 @@ impl Peer {
     /// Where a held message's body stands. *Panics* when the slot is not held.
     #[inline]
     pub(super) fn body(&self, slot: RecvSlot, held_bits: &[u64]) -> (*const u8, usize) {
-        let (position, length) = slot_parts(slot);
-        let lines = super::record::lines_for(length);
-        let read = self.send_in.position();
-        assert!(self.held.holds(held_bits, position, lines, read), "slot {slot:?} is not held");
+        let (position, length, lines) = self.held_parts(slot, held_bits);
         let record = self.send_in.lines_at(position, lines);
         // SAFETY: the body of a record of so many bytes lies in its lines (`lines_for`).
-        let body = unsafe { record.add(super::record::body_at(length)) };
-        (body, length)
+        (unsafe { record.add(body_at(length)) }, length)
     }
 
-    /// Gives a held message's space back.
+    /// Gives a held message's space back. *Panics* when the slot is not held.
     #[inline]
     pub(super) fn release(&mut self, slot: RecvSlot, held_bits: &mut [u64]) {
-        let (position, length) = slot_parts(slot);
-        let lines = super::record::lines_for(length);
-        let read = self.send_in.position();
-        assert!(self.held.holds(held_bits, position, lines, read), "slot {slot:?} is not held");
+        let (position, _, lines) = self.held_parts(slot, held_bits);
         self.held.release(held_bits, position, lines);
         if self.send_in.retire(self.held.base()) {
-            self.ring_bell();
+            self.sides.bell.ring();
         }
+    }
+
+    /// Position, bytes and lines of a held message.
+    #[inline(always)]
+    fn held_parts(&self, slot: RecvSlot, held_bits: &[u64]) -> (u32, usize, u32) {
+        let (position, length) = ((slot.0 >> 32) as u32, slot.0 as u32 as usize);
+        let lines = lines_for(length);
+        let read = self.send_in.position();
+        assert!(self.held.holds(held_bits, position, lines, read), "slot {slot:?} is not held");
+        (position, length, lines)
     }
 
     /// Nothing came and nothing moved: returns space, and sees whether the peer has left.
@@ -363,26 +301,19 @@ impl Peer {
             return self.begin_down(DownCause::Failed);
         }
         if self.send_in.retire_idle(self.held.base())
-            | self.write_in.retire_idle(self.write_in.position())
+            | self.target.ring.retire_idle(self.target.ring.position())
         {
-            self.ring_bell();
+            self.sides.bell.ring();
         }
         if self.state == State::Draining {
             self.go_down(work);
             return self.poll_down(work);
         }
-        match self.their_left() {
+        match self.sides.their_left() {
             LEFT_NOT => false,
             LEFT_CLOSED => self.begin_down(DownCause::Closed),
             _ => self.begin_down(DownCause::Failed),
         }
-    }
-
-    /// What the peer says of its leaving. After it says so, nothing more comes from it.
-    #[inline(always)]
-    pub(super) fn their_left(&self) -> u32 {
-        // acquire: pairs with [left]
-        self.theirs.acquire_u32(LEFT_AT)
     }
 
     /// Starts to take what had come, after which the peer is down.
@@ -397,28 +328,26 @@ impl Peer {
 
     #[cold]
     fn go_down(&mut self, work: &mut Work) {
-        self.settle(work);
-        let _ = self.take_acks(work);
+        work.settle(self.sides.peer);
+        let _ = self.pushes.take_acks(&self.sides, work);
         self.cancel(work, Outcome::PeerDown);
         self.state = State::Down;
-        self.leave(LEFT_FAILED);
+        self.sides.leave(LEFT_FAILED);
     }
 
-    /// Lets go of what the peer had asked for, and of what threads had to do.
+    /// Lets go of what the peer had asked for, and of what threads had to do, and tells the peer.
     pub(super) fn close(&mut self, work: &mut Work) {
-        self.settle(work);
-        self.serves.clear(work.regions);
+        work.settle(self.sides.peer);
+        self.target.clear(work.regions);
+        self.sides.leave(LEFT_CLOSED);
     }
 
     /// Ends everything outstanding.
     fn cancel(&mut self, work: &mut Work, outcome: Outcome) {
-        self.settle(work);
-        let mut lists = [self.acks, self.writes, self.reads];
-        (self.acks, self.writes, self.reads) = (List::default(), List::default(), List::default());
-        for list in &mut lists {
-            work.finish_all(list, outcome);
-        }
-        self.serves.clear(work.regions);
+        work.settle(self.sides.peer);
+        self.pushes.cancel(work, outcome);
+        work.finish_all(&mut self.pulls.queued, outcome);
+        self.target.clear(work.regions);
     }
 
     /// From now on nothing of the peer takes effect here (P10): its rings are not read any more,
@@ -427,7 +356,7 @@ impl Peer {
         self.cancel(work, Outcome::Canceled);
         self.fenced = true;
         // closing a connection starts with a fence; who fences because of a failure says so first
-        self.leave(LEFT_CLOSED);
+        self.sides.leave(LEFT_CLOSED);
     }
 
     /// Reports once that the peer is down, when it is.
@@ -435,7 +364,7 @@ impl Peer {
         if self.state == State::Draining {
             self.state = State::Down;
         }
-        if self.state == State::Open && self.their_left() != LEFT_NOT {
+        if self.state == State::Open && self.sides.their_left() != LEFT_NOT {
             self.begin_down(DownCause::Failed);
             return true;
         }
@@ -449,21 +378,36 @@ impl Peer {
             // nothing carries shared memory that could break
             _ => DownCause::Failed,
         };
-        work.out.push(Completion::PeerDown { peer: self.index, cause });
+        work.out.push(Completion::PeerDown { peer: self.sides.peer, cause });
         true
     }
 
-    /// Tells the peer that we are gone. Stays what it first was.
-    pub(super) fn leave(&mut self, how: u32) {
-        // SAFETY: a word of our flags, which only we write (`open`).
-        let left = unsafe { u32_at(self.ours.add(LEFT_AT)) };
-        if left.load(RELAXED) == LEFT_NOT {
-            // release: [left], everything that we ever wrote to the rings comes before
-            left.store(how, RELEASE);
-            // [left-gone]: what we do with our memory next comes after
-            fence(FULL);
-            self.ring_bell();
+    /// Tells the peer everything that it might wait for while we sleep.
+    pub(super) fn before_sleep(&mut self) {
+        let ring = &mut self.target.ring;
+        if self.send_in.retire_all(self.held.base()) | ring.retire_all(ring.position()) {
+            self.sides.bell.ring();
         }
+    }
+
+    /// Whether a poll would find something to do without the peer's doing anything first.
+    pub(super) fn must_stay_awake(&self) -> bool {
+        if self.state == State::Draining || (self.state == State::Down && !self.reported) {
+            return true;
+        }
+        if self.state != State::Open {
+            return false;
+        }
+        let has_left = self.sides.their_left() != LEFT_NOT;
+        if self.fenced {
+            return has_left;
+        }
+        has_left
+            || !self.send_in.is_empty()
+            || !self.target.ring.is_empty()
+            || !self.target.has_no_requests()
+            || self.pushes.must_move(&self.sides)
+            || self.pulls.must_move()
     }
 }
 
@@ -473,12 +417,4 @@ const fn cause_number(cause: DownCause) -> u8 {
         DownCause::Died | DownCause::Severed | DownCause::Unheard => 1,
         DownCause::Failed | DownCause::Silent | DownCause::Broken(_) => 2,
     }
-}
-
-const fn slot_of(position: u32, length: u32) -> RecvSlot {
-    RecvSlot((position as u64) << 32 | length as u64)
-}
-
-const fn slot_parts(slot: RecvSlot) -> (u32, usize) {
-    ((slot.0 >> 32) as u32, slot.0 as u32 as usize)
 }

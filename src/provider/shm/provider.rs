@@ -4,10 +4,10 @@ use super::board::{Board, HeapSpan};
 use super::copiers::{Copiers, PART_BYTES_MAX};
 use super::domain::ShmDomain;
 use super::held::words_for;
-use super::layout::LEFT_CLOSED;
-use super::ops::{Entry, Kind, Ops, Outcome};
-use super::peer::{PIPELINE_BYTES_MIN, Peer, PeerSetup, State, Work, finish};
+use super::ops::{Entry, Kind, Ops, Outcome, Tools};
+use super::peer::{PIPELINE_BYTES_MIN, Peer, PeerSetup, State};
 use super::pull::Pulled;
+use super::push::write_line;
 use super::record::{LINE, lines_for};
 use super::ring::RingWriter;
 use super::rota::Rota;
@@ -26,7 +26,7 @@ use crate::fabric::{
 };
 use crate::memory::{Errno, wake};
 use crate::provider::events::Events;
-use crate::provider::notes::{Note, Notes};
+use crate::provider::notes::{self, NOTE_KEY, Note, Notes};
 
 /// Capacities of one [`Shm`].
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -94,16 +94,13 @@ pub struct Shm<'m> {
     held: &'m mut [u64],
     /// Words of `held` that each peer has.
     held_words: usize,
-    ops: Ops<'m>,
+    tools: Tools<'m>,
     domain: ShmDomain<'m>,
     limits: Limits,
     /// Threads to be started with the first peer that has long rings.
     copiers_wanted: u32,
-    copiers: Option<Copiers>,
     /// What kept them from starting.
     copiers_refused: Option<Errno>,
-    /// What other rails' ends have said.
-    notes: Notes,
 }
 
 // SAFETY: the raw pointers of its peers lead to shared memory that one side's one owner may touch
@@ -141,21 +138,18 @@ impl<'m> Shm<'m> {
         let board = unsafe { Board::create(heap, limits.regions_max) };
         let domain = ShmDomain { regions, board, has_gpus: false };
         let held_words = limits.held_words();
-        let (copiers_wanted, copiers, copiers_refused) = (0, None, None);
-        let limits = *limits;
+        let tools = Tools { ops, regions, copiers: None, notes: Notes::refused() };
         Ok(Shm {
             peers,
             rota,
             waiting: Waiting::NEW,
             held,
             held_words,
-            ops,
+            tools,
             domain,
-            limits,
-            copiers_wanted,
-            copiers,
-            copiers_refused,
-            notes: Notes::refused(),
+            limits: *limits,
+            copiers_wanted: 0,
+            copiers_refused: None,
         })
     }
 
@@ -176,15 +170,14 @@ impl<'m> Shm<'m> {
 
     /// How many parts threads were given so far.
     pub fn parts_aside(&self) -> u64 {
-        self.copiers.as_ref().map_or(0, Copiers::given)
+        self.tools.copiers.as_ref().map_or(0, Copiers::given)
     }
 
     /// Whether copies that threads make have not been taken note of yet.
     fn is_copying(&self) -> bool {
         let open = self.rota.all().iter();
-        self.copiers
-            .as_ref()
-            .is_some_and(|all| open.copied().any(|peer| !all.none_taken(PeerIndex(peer))))
+        let copiers = self.tools.copiers.as_ref();
+        copiers.is_some_and(|all| open.copied().any(|peer| !all.none_taken(PeerIndex(peer))))
     }
 
     /// Opens a connection. Neither side waits for the other.
@@ -216,7 +209,7 @@ impl<'m> Shm<'m> {
         if self.copiers_wanted > 0 && sizes.write_bytes >= PIPELINE_BYTES_MIN {
             let wanted = core::mem::take(&mut self.copiers_wanted);
             match Copiers::start(wanted, self.limits.peers_max as usize) {
-                Ok(copiers) => self.copiers = Some(copiers),
+                Ok(copiers) => self.tools.copiers = Some(copiers),
                 // they are for speed alone
                 Err(errno) => self.copiers_refused = Some(errno),
             }
@@ -247,9 +240,9 @@ impl<'m> Shm<'m> {
         for index in self.rota.all() {
             let peer = &mut self.peers[*index as usize];
             peer.before_sleep();
-            peer.set_armed(true);
-            full |= peer.uses_fence();
-            barrier |= !peer.uses_fence();
+            peer.sides.set_armed(true);
+            full |= peer.sides.bell.use_fence;
+            barrier |= !peer.sides.bell.use_fence;
         }
         if full {
             // [armed]: our flags before our look at the rings
@@ -257,7 +250,7 @@ impl<'m> Shm<'m> {
         }
         let ordered = !barrier || wake::barrier().is_ok();
         let mut open = self.rota.all().iter().map(|index| &self.peers[*index as usize]);
-        if ordered && self.ops.none_done() && !open.any(|peer| peer.must_stay_awake()) {
+        if ordered && self.tools.ops.none_done() && !open.any(|peer| peer.must_stay_awake()) {
             return true;
         }
         self.disarm();
@@ -267,62 +260,60 @@ impl<'m> Shm<'m> {
     /// Says that nobody need ring any more.
     pub fn disarm(&mut self) {
         for index in self.rota.all() {
-            self.peers[*index as usize].set_armed(false);
+            self.peers[*index as usize].sides.set_armed(false);
         }
     }
 
     /// Takes notes from now on; a peer that sends one before has broken the format.
     pub fn notes_accept(&mut self) {
-        self.notes = Notes::accepted(0);
+        self.tools.notes = Notes::accepted(0);
     }
 
     /// Tells something to the other end of a rail beside this one. `false`: there is no room now,
     /// or the peer is down.
     pub fn note_send(&mut self, peer: PeerIndex, note: &Note) -> bool {
         let open = self.peers.get_mut(peer.as_usize()).filter(|peer| peer.takes_ops());
-        open.is_some_and(|peer| peer.note_send(note))
+        let target = RemoteSpan { key: NOTE_KEY, address: 0 };
+        let line = notes::line_of(note);
+        open.is_some_and(|peer| write_line(&mut peer.sides, &line, target, None).is_ok())
     }
 
     /// Whether notes have come.
     #[inline(always)]
     pub fn has_notes(&self) -> bool {
-        !self.notes.is_empty()
+        !self.tools.notes.is_empty()
     }
 
     /// The oldest note that came, and from whom.
     #[inline]
     pub fn note_take(&mut self) -> Option<(PeerIndex, Note)> {
-        self.notes.take()
+        self.tools.notes.take()
     }
 
     /// How the reads from an open peer were carried out so far.
     pub fn pulled(&self, peer: PeerIndex) -> Option<Pulled> {
-        self.opened(peer).map(|peer| peer.pulled)
+        self.opened(peer).map(|peer| peer.pulls.pulled)
     }
 
     /// Accepts an op that ends later, with `outcome` at once when there is one.
     fn accept(&mut self, entry: Entry, outcome: Option<Outcome>) -> Result<Posted, PostError> {
-        if self.ops.is_full() && entry.kind != Kind::Fence {
+        if self.tools.ops.is_full() && entry.kind != Kind::Fence {
             return Err(PostError::Again);
         }
-        let index = self.ops.acquire(entry).ok_or(PostError::Again)?;
+        let index = self.tools.ops.acquire(entry).ok_or(PostError::Again)?;
         let peer = &mut self.peers[entry.peer.as_usize()];
         peer.in_flight += 1;
         match (outcome, entry.kind) {
-            (Some(outcome), _) => finish(&mut self.ops, self.domain.regions, index, outcome, 0),
+            (Some(outcome), _) => self.tools.quiet(0).finish(index, outcome, 0),
             (None, Kind::Write | Kind::Add) => {
-                let first = peer.writes.is_empty();
-                self.ops.append(&mut peer.writes, index);
+                let first = peer.pushes.queued.is_empty();
+                self.tools.ops.append(&mut peer.pushes.queued, index);
                 if first {
-                    let budget = u64::from(peer.chunk_bytes);
-                    let (ops, regions) = (&mut self.ops, self.domain.regions);
-                    let out = Events { slots: &mut [], used: 0 };
-                    let copiers = self.copiers.as_mut();
-                    let notes = &mut self.notes;
-                    peer.push_writes(&mut Work { ops, regions, out, copiers, notes, budget });
+                    let mut work = self.tools.quiet(u64::from(peer.sides.chunk_bytes));
+                    peer.pushes.push(&mut peer.sides, &mut work);
                 }
             }
-            (None, Kind::Read) => self.ops.append(&mut peer.reads, index),
+            (None, Kind::Read) => self.tools.ops.append(&mut peer.pulls.queued, index),
             (None, Kind::Fence) => unreachable!("a fence ends at once"),
         }
         Ok(Posted::Pending)
@@ -342,7 +333,7 @@ impl<'m> Shm<'m> {
         if entry.local.length().0 > TRANSFER_MAX {
             return Err(PostError::Unsupported);
         }
-        if self.ops.is_full() {
+        if self.tools.ops.is_full() {
             return Err(PostError::Again);
         }
         let outcome = if refused { Some(Outcome::Key) } else { self.pin(&mut entry) };
@@ -355,15 +346,15 @@ impl<'m> Shm<'m> {
         };
         let peer = &mut self.peers[op.peer.as_usize()];
         let span = match source {
-            Source::Line(line) if !peer.board_refuses(*target, LINE_BYTES as u64) => {
-                peer.write_line(line, *target, *immediate)?;
+            Source::Line(line) if !peer.sides.board.refuses(*target, LINE_BYTES as u64) => {
+                write_line(&mut peer.sides, line, *target, *immediate)?;
                 return Ok(Posted::Done);
             }
             Source::Line(_) => LocalSpan::EMPTY,
             Source::Span(span) => *span,
         };
         let refused =
-            matches!(source, Source::Line(_)) || peer.board_refuses(*target, span.length().0);
+            matches!(source, Source::Line(_)) || peer.sides.board.refuses(*target, span.length().0);
         let mut entry = Entry::new(Kind::Write, op.id, op.peer, span, *target);
         entry.immediate = immediate.unwrap_or(0);
         entry.has_immediate = immediate.is_some();
@@ -374,27 +365,17 @@ impl<'m> Shm<'m> {
         if !at.address.is_multiple_of(8) {
             return Err(PostError::Unsupported);
         }
-        let refused = self.peers[op.peer.as_usize()].board_refuses(at, 8);
+        let refused = self.peers[op.peer.as_usize()].sides.board.refuses(at, 8);
         let mut entry = Entry::new(Kind::Add, op.id, op.peer, LocalSpan::EMPTY, at);
         entry.value = value;
         self.accept(entry, refused.then_some(Outcome::Key))
     }
 
     fn post_fence(&mut self, op: &Op, generation: u64) -> Result<Posted, PostError> {
-        if self.ops.is_full_of_fences() {
+        if self.tools.ops.is_full_of_fences() {
             return Err(PostError::Again);
         }
-        let (ops, regions) = (&mut self.ops, self.domain.regions);
-        let out = Events { slots: &mut [], used: 0 };
-        let mut work = Work {
-            ops,
-            regions,
-            out,
-            copiers: self.copiers.as_mut(),
-            notes: &mut self.notes,
-            budget: 0,
-        };
-        self.peers[op.peer.as_usize()].fence(&mut work);
+        self.peers[op.peer.as_usize()].fence(&mut self.tools.quiet(0));
         let nowhere = RemoteSpan { key: RailKey(0), address: 0 };
         let mut entry = Entry::new(Kind::Fence, op.id, op.peer, LocalSpan::EMPTY, nowhere);
         entry.value = generation;
@@ -404,7 +385,7 @@ impl<'m> Shm<'m> {
     #[cold]
     fn report_done(&mut self, out: &mut Events) {
         while out.has_room() {
-            let Some(entry) = self.ops.take_done() else { break };
+            let Some(entry) = self.tools.ops.take_done() else { break };
             self.peers[entry.peer.as_usize()].in_flight -= 1;
             out.push(entry.completion());
         }
@@ -487,14 +468,11 @@ impl<'m> Provider for Shm<'m> {
     #[inline]
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, _now: Instant) -> usize {
         let mut out = Events { slots: out, used: 0 };
-        if !self.ops.none_done() {
+        if !self.tools.ops.none_done() {
             self.report_done(&mut out);
         }
         let words = self.held_words;
-        let (ops, regions) = (&mut self.ops, self.domain.regions);
-        let copiers = self.copiers.as_mut();
-        let notes = &mut self.notes;
-        let mut work = Work { ops, regions, out, copiers, notes, budget: budget.0 };
+        let mut work = self.tools.work(out, budget.0);
         let turns = self.rota.turns();
         let (mut turn, mut moved, mut spent) = (0, false, None);
         while turn < turns && work.out.has_room() {
@@ -513,7 +491,7 @@ impl<'m> Provider for Shm<'m> {
         }
         self.rota.end(spent.unwrap_or(turn));
         let mut out = work.out;
-        if !self.ops.none_done() {
+        if !self.tools.ops.none_done() {
             self.report_done(&mut out);
         }
         if moved || out.used != 0 {
@@ -563,18 +541,8 @@ impl<'m> PeerLife for Shm<'m> {
         if open.in_flight != 0 {
             return Err(CloseError::Busy);
         }
-        let (ops, regions) = (&mut self.ops, self.domain.regions);
-        let out = Events { slots: &mut [], used: 0 };
         let slot = &mut self.peers[peer.as_usize()];
-        slot.close(&mut Work {
-            ops,
-            regions,
-            out,
-            copiers: self.copiers.as_mut(),
-            notes: &mut self.notes,
-            budget: 0,
-        });
-        slot.leave(LEFT_CLOSED);
+        slot.close(&mut self.tools.quiet(0));
         *slot = Peer::closed();
         self.rota.remove(peer.0);
         Ok(())

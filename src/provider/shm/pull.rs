@@ -8,15 +8,17 @@
 //! The first two take place without the peer, so its word is asked for afterwards: if it left, or
 //! withdrew the key, while we copied, the read ends with an error whatever was copied.
 
-use super::ops::{Outcome, Way};
-use super::peer::{Peer, Work};
-use super::push::{Prefix, fill, prefix_of};
+use super::layout::LEFT_NOT;
+use super::ops::{List, Outcome, Way, Work};
 use super::record::{Header, Kind, body_at};
 use super::ring::{Corrupt, Record};
-use super::serve::REQUESTS_MAX;
+use super::sides::{Prefix, Sides};
 use super::word::{ACQUIRE, fence};
 use crate::base::slab::Handle;
 use crate::memory::{Errno, kernel_copy};
+
+/// Requests that a reader may have outstanding: enough to hide the way there and back.
+pub(super) const REQUESTS_MAX: usize = 4;
 
 /// Bytes that were pulled from one peer, by the way they came.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -38,19 +40,27 @@ enum Step {
     Wait,
 }
 
-impl Peer {
+/// Reads that have not ended. Zeroed: none.
+#[derive(Debug)]
+pub(super) struct Pulls {
+    pub(super) queued: List,
+    /// The oldest waits for the peer.
+    waits: bool,
+    /// 0 where the kernel does not let us, or is not asked.
+    pub(super) kernel_pid: i32,
+    serial_next: u32,
+    pub(super) pulled: Pulled,
+}
+
+impl Pulls {
     /// Moves the oldest reads on. Says whether anything moved.
-    pub(super) fn pull(&mut self, work: &mut Work) -> bool {
+    pub(super) fn pull(&mut self, sides: &mut Sides, work: &mut Work) -> bool {
         let mut moved = false;
-        self.pull_waits = false;
-        while let Some(index) = self.reads.first() {
-            let step = match self.way(work, index) {
-                Some(Way::Direct | Way::Kernel) => self.pull_part(work, index),
-                Some(Way::Ring) => self.ask(work),
-                Some(Way::RingAsked) => {
-                    self.ask(work);
-                    Step::Wait
-                }
+        self.waits = false;
+        while let Some(index) = self.queued.first() {
+            let step = match self.way(sides, work, index) {
+                Some(Way::Direct | Way::Kernel) => self.pull_part(sides, work, index),
+                Some(Way::Ring | Way::RingAsked) => self.ask(sides, work),
                 Some(Way::Undecided) | None => Step::Next,
             };
             match step {
@@ -62,24 +72,24 @@ impl Peer {
     }
 
     /// Whether a read can move on without the peer.
-    pub(super) fn must_pull(&self) -> bool {
-        !self.reads.is_empty() && !self.pull_waits
+    pub(super) fn must_move(&self) -> bool {
+        !self.queued.is_empty() && !self.waits
     }
 
     /// How a read is carried out, decided when its turn comes. `None`: refused, and ended.
-    fn way(&mut self, work: &mut Work, index: u32) -> Option<Way> {
+    fn way(&mut self, sides: &Sides, work: &mut Work, index: u32) -> Option<Way> {
         let entry = work.ops.get(index);
         if entry.way != Way::Undecided {
             return Some(entry.way);
         }
         let length = entry.local.length().0;
         entry.way = Way::Ring;
-        if self.board.is_some() {
-            if !self.board.allows(Handle::unpack(entry.key), entry.address, length) {
+        if sides.board.is_some() {
+            if !sides.board.allows(Handle::unpack(entry.key), entry.address, length) {
                 self.end_first(work, Outcome::Key, 0);
                 return None;
             }
-            if self.board.here(entry.address, length).is_some() {
+            if sides.board.here(entry.address, length).is_some() {
                 entry.way = Way::Direct;
             } else if self.kernel_pid != 0 {
                 entry.way = Way::Kernel;
@@ -89,7 +99,7 @@ impl Peer {
     }
 
     /// Copies a part of the oldest read ourselves.
-    fn pull_part(&mut self, work: &mut Work, index: u32) -> Step {
+    fn pull_part(&mut self, sides: &Sides, work: &mut Work, index: u32) -> Step {
         let budget = work.budget;
         let entry = work.ops.get(index);
         let left = entry.local.length().0 - entry.progress;
@@ -99,7 +109,7 @@ impl Peer {
         let part = left.min(budget) as usize;
         let remote = entry.address.wrapping_add(entry.progress);
         let to = (entry.local.address() + entry.progress) as *mut u8;
-        let result = match (entry.way, self.board.here(remote, part as u64)) {
+        let result = match (entry.way, sides.board.here(remote, part as u64)) {
             (Way::Direct, Some(from)) => {
                 // SAFETY: the source lies in the mapped heap (`here`), the target in the op's
                 // span. They overlap when a process pulls from itself, so this is a move.
@@ -120,7 +130,7 @@ impl Peer {
                 let ended = entry.progress == entry.local.length().0;
                 work.charge(copied as u64);
                 if ended {
-                    self.end_pull(work, index);
+                    self.end_pull(sides, work, index);
                 }
                 Step::Next
             }
@@ -129,14 +139,14 @@ impl Peer {
     }
 
     /// All is copied: was it the peer's, and registered, until now?
-    fn end_pull(&mut self, work: &mut Work, index: u32) {
+    fn end_pull(&mut self, sides: &Sides, work: &mut Work, index: u32) {
         // [left-gone], [board-gone]: our copying before our looks
         fence(ACQUIRE);
         let entry = work.ops.get(index);
         let (handle, address) = (Handle::unpack(entry.key), entry.address);
-        let outcome = if self.their_left() != super::layout::LEFT_NOT {
+        let outcome = if sides.their_left() != LEFT_NOT {
             Outcome::PeerDown
-        } else if !self.board.allows(handle, address, entry.local.length().0) {
+        } else if !sides.board.allows(handle, address, entry.local.length().0) {
             Outcome::Key
         } else {
             Outcome::Success
@@ -168,67 +178,64 @@ impl Peer {
     }
 
     fn end_first(&mut self, work: &mut Work, outcome: Outcome, code: i32) {
-        if let Some(index) = work.ops.take_first(&mut self.reads) {
+        if let Some(index) = work.ops.take_first(&mut self.queued) {
             work.finish(index, outcome, code);
         }
     }
 
     /// Asks the peer for the oldest reads, as many as it takes at a time.
-    fn ask(&mut self, work: &mut Work) -> Step {
+    fn ask(&mut self, sides: &mut Sides, work: &mut Work) -> Step {
         let mut asked = false;
-        let mut at = self.reads.first();
+        let mut at = self.queued.first();
         for _ in 0..REQUESTS_MAX {
             let Some(index) = at else { break };
             at = work.ops.after(index);
             match work.ops.get(index).way {
                 Way::RingAsked => continue,
                 Way::Ring => {}
-                Way::Undecided if !self.board.is_some() => {}
+                Way::Undecided if !sides.board.is_some() => {}
                 Way::Undecided | Way::Direct | Way::Kernel => break,
             }
-            if !self.ask_for(work, index) {
+            if !self.ask_for(sides, work, index) {
                 break;
             }
             asked = true;
         }
         if asked {
-            self.ring_bell();
+            sides.bell.ring();
         }
-        self.pull_waits = true;
+        self.waits = true;
         Step::Wait
     }
 
-    fn ask_for(&mut self, work: &mut Work, index: u32) -> bool {
-        let Some(at) = self.write_out.reserve(1) else { return false };
+    fn ask_for(&mut self, sides: &mut Sides, work: &mut Work, index: u32) -> bool {
         let entry = work.ops.get(index);
-        entry.way = Way::RingAsked;
-        entry.serial = self.serial_next;
-        self.serial_next = self.serial_next.wrapping_add(1);
         let prefix = Prefix {
             key: entry.key,
             address: entry.address.wrapping_add(entry.progress),
             amount: entry.local.length().0 - entry.progress,
-            word: entry.serial,
+            word: self.serial_next,
             zero: 0,
         };
-        // SAFETY: one line was reserved, and the body is empty.
-        unsafe { fill(at, prefix, at, 0) };
-        self.write_out.publish(1, Header::new(Kind::Read, 0, 0));
+        // SAFETY: the body is empty.
+        if !unsafe { sides.put(Header::new(Kind::Read, 0, 0), prefix, [].as_ptr()) } {
+            return false;
+        }
+        (entry.way, entry.serial) = (Way::RingAsked, self.serial_next);
+        self.serial_next = self.serial_next.wrapping_add(1);
         true
     }
 
-    /// The oldest read, which `record` must be an answer to.
-    pub(super) fn asked_front(&mut self, work: &mut Work, record: &Record) -> Result<u32, Corrupt> {
-        let index = self.reads.first().ok_or(Corrupt)?;
-        let entry = work.ops.get(index);
-        let answers = entry.way == Way::RingAsked && entry.serial == prefix_of(record).word;
-        if answers { Ok(index) } else { Err(Corrupt) }
-    }
-
-    /// Takes a part that the peer put into its ring.
-    pub(super) fn take_data(&mut self, work: &mut Work, record: &Record) -> Result<(), Corrupt> {
-        let index = self.asked_front(work, record)?;
-        let entry = work.ops.get(index);
+    /// Takes an answer to the oldest read: a part that the peer put into its ring, or a refusal.
+    pub(super) fn take_answer(&mut self, work: &mut Work, record: &Record) -> Result<(), Corrupt> {
+        let entry = work.ops.get(self.queued.first().ok_or(Corrupt)?);
+        if entry.way != Way::RingAsked || entry.serial != Prefix::of(record).word {
+            return Err(Corrupt);
+        }
+        if record.kind == Kind::Refuse {
+            self.end_first(work, Outcome::Key, 0);
+            return Ok(());
+        }
         let length = u64::from(record.length);
         let left = entry.local.length().0 - entry.progress;
         if length > left {
