@@ -271,12 +271,13 @@ struct More {
     group: Group,
     windows: Vec<Handle>,
     requests: Vec<Handle>,
+    stream: usize,
     _block: HeapBlock,
 }
 
 impl More {
-    fn open(device: &mut Device, buffers: &[(Handle, u64)]) -> More {
-        let limits = Limits { windows_max: 4, ..limits(2) };
+    fn open(device: &mut Device, stream: usize, buffers: &[(Handle, u64)]) -> More {
+        let limits = Limits { windows_max: 4, ..limits(device.rank.ranks) };
         let timeout = gather_support::timeout();
         let options = GroupOptions { limits, rank: device.rank.rank, timeout };
         let mut block = HeapBlock::new(options.bytes());
@@ -291,17 +292,32 @@ impl More {
             let made = unsafe { group.register(node, (*region, *start, PART as u64), false) };
             let window = made.expect("a window");
             group.exchange(node, window, None).expect("an exchange");
-            let (bytes, stream) = (PART as u64, device.stream as u64);
-            let algorithm = Some(Direct);
+            let (bytes, algorithm) = (PART as u64, Some(Direct));
+            let stream = stream as u64;
             let key = Key { window, offset: 0, bytes, stream, algorithm, team_max: 0 };
             requests.push(group.gather_prepare(node, key, false, None).expect("a request"));
             windows.push(window);
         }
-        More { group, windows, requests, _block: block }
+        More { group, windows, requests, stream, _block: block }
+    }
+
+    /// Puts an AllGather of one buffer on the stream, in place.
+    fn gather(&mut self, device: &mut Device, at: usize, own: u64) {
+        let (sent, stream) = ((own, CHUNK as u64), Some(self.stream as u64));
+        let (node, request) = (&mut device.rank.node, self.requests[at]);
+        // SAFETY: the test leaves the memory alone until the stream is done.
+        let put = unsafe { self.group.gather(node, request, sent, stream, None) };
+        put.expect("an AllGather");
+    }
+
+    fn close(self, device: &mut Device) {
+        let More { group, _block, .. } = self;
+        device.rank.meet();
+        assert!(group.close(&mut device.rank.node), "a connection stays");
     }
 }
 
-/// Bytes of a buffer of the test below, and of a chunk.
+/// Bytes of a buffer of the tests below, and of a chunk.
 const PART: usize = 1 << 20;
 const CHUNK: usize = 8192;
 
@@ -311,11 +327,7 @@ fn gather_by_all(device: &mut Device, groups: &mut [More], buffers: &[(Handle, u
         let own = start + u64::from(device.rank.rank) * CHUNK as u64;
         device.give(own, CHUNK, round + at as u64);
         for more in groups.iter_mut() {
-            let (sent, stream) = ((own, CHUNK as u64), Some(device.stream as u64));
-            let node = &mut device.rank.node;
-            // SAFETY: the test leaves the memory alone until the stream is done.
-            let put = unsafe { more.group.gather(node, more.requests[at], sent, stream, None) };
-            put.expect("an AllGather");
+            more.gather(device, at, own);
         }
     }
     device.settle();
@@ -333,26 +345,117 @@ fn twenty_groups_share_three_buffers() {
         run_devices(&options, 2, |device| {
             let (region, start) = (device.memory.region, device.memory.address());
             let buffers = [0, 1, 2].map(|at| (region, start + (at * PART) as u64));
-            let mut groups: Vec<More> = (0..20).map(|_| More::open(device, &buffers)).collect();
+            let mut groups: Vec<More> =
+                (0..20).map(|_| More::open(device, device.stream, &buffers)).collect();
             gather_by_all(device, &mut groups, &buffers, 1);
             // a request, a window and a group go, in any order; the others stay
             for (at, more) in groups.drain(..10).enumerate() {
-                let More { mut group, windows, requests, _block } = more;
+                let mut more = more;
                 if at % 2 == 0 {
+                    let More { group, windows, requests, .. } = &mut more;
                     group.gather_destroy(requests[0]).expect("destroyed");
                     group.free(windows[1]).expect("freed");
                     group.gather_destroy(requests[1]).expect("destroyed after its window");
                 }
-                device.rank.meet();
-                assert!(group.close(&mut device.rank.node), "a connection stays");
+                more.close(device);
             }
             gather_by_all(device, &mut groups, &buffers, 11);
             for more in groups {
-                device.rank.meet();
-                assert!(more.group.close(&mut device.rank.node), "a connection stays");
+                more.close(device);
             }
         });
         assert_eq!(control::live("graphs"), 0);
+    });
+}
+
+/// Connections of a group of three.
+const NEEDED: u32 = 8;
+
+/// There is no room for the connections of a second communicator that a first one keeps.
+#[test]
+fn four_communicators_follow_each_other() {
+    with_double("four_communicators_follow_each_other", &[], || {
+        run_devices(&host_support::small(2 * NEEDED), 3, |device| {
+            let (region, start) = (device.memory.region, device.memory.address());
+            let own = start + u64::from(device.rank.rank) * CHUNK as u64;
+            for round in (0..40).step_by(10) {
+                let buffers = [(region, start)];
+                let mut groups = [More::open(device, device.stream, &buffers)];
+                gather_by_all(device, &mut groups, &buffers, round);
+                let (graph, made) = device.record(|device| groups[0].gather(device, 0, own));
+                for replay in 1..4 {
+                    device.rank.meet();
+                    device.give(own, CHUNK, round + replay);
+                    ok(cuGraphLaunch(made, device.stream));
+                    device.settle();
+                    device.check(CHUNK, round + replay);
+                }
+                ok(cuGraphExecDestroy(made));
+                ok(cuGraphDestroy(graph));
+                let [mut more] = groups;
+                more.group.gather_destroy(more.requests[0]).expect("destroyed");
+                more.group.free(more.windows[0]).expect("freed");
+                more.close(device);
+                let watch = host_support::Watch::start();
+                while device.rank.node.shared.connections_left() < NEEDED {
+                    device.rank.progress();
+                    watch.look("all connections of a closed communicator");
+                }
+                device.rank.meet();
+            }
+        });
+        assert_eq!(control::live("graphs"), 0);
+    });
+}
+
+/// Each has a buffer and a stream of its own, and each rank asks them in another order.
+fn gather_interleaved(device: &mut Device, groups: &mut [(u64, More)], round: u64) {
+    let (count, rank) = (groups.len(), device.rank.rank as usize);
+    for turn in 0..count {
+        let at = (turn + rank + round as usize) % count;
+        let (start, more) = &mut groups[at];
+        let own = *start + rank as u64 * CHUNK as u64;
+        device.give(own, CHUNK, 10 * round + at as u64);
+        more.gather(device, 0, own);
+    }
+    for (at, (start, more)) in groups.iter().enumerate() {
+        let stream = std::mem::replace(&mut device.stream, more.stream);
+        device.settle();
+        device.stream = stream;
+        let offset = *start - device.memory.address();
+        device.check_at(offset, CHUNK, 10 * round + at as u64);
+    }
+    device.rank.meet();
+}
+
+#[test]
+fn four_communicators_gather_at_the_same_time() {
+    with_double("four_communicators_gather_at_the_same_time", &[], || {
+        run_devices(&host_support::small(6 * 5), 2, |device| {
+            let (region, start) = (device.memory.region, device.memory.address());
+            let open = |at| {
+                let start = start + at * PART as u64;
+                (start, More::open(device, stream(), &[(region, start)]))
+            };
+            let mut groups: Vec<(u64, More)> = (0..4).map(open).collect();
+            for round in 0..2 * ROUNDS {
+                gather_interleaved(device, &mut groups, round);
+                // two go in the middle, the first opened and the last; two stay
+                if round == ROUNDS {
+                    for at in [3, 0] {
+                        let (_, more) = groups.remove(at);
+                        let stream = more.stream;
+                        more.close(device);
+                        ok(cuStreamDestroy_v2(stream));
+                    }
+                }
+            }
+            for (_, more) in groups {
+                let stream = more.stream;
+                more.close(device);
+                ok(cuStreamDestroy_v2(stream));
+            }
+        });
     });
 }
 

@@ -6,26 +6,30 @@
 
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// End of the list. Indices are stored plus one so that zeroed storage is an empty pool.
+/// End of the list. Indices are stored plus one.
 const NONE: u32 = 0;
 
 /// A pool of the indices `0..next.len()` over borrowed words.
 #[derive(Copy, Clone, Debug)]
 pub struct Pool<'m> {
     head: &'m AtomicU64,
+    /// What follows each index, as its difference from what follows in a new pool ([`Pool::new`]):
+    /// the words of indices that were never used stay zero, and need no page.
     next: &'m [AtomicU32],
 }
 
 impl<'m> Pool<'m> {
-    /// A pool in which every index is free. `head` and `next` belong to it from now on.
+    /// A pool in which every index is free. `head` and `next`, which is zeroed, belong to it from
+    /// now on.
     pub fn new(head: &'m AtomicU64, next: &'m [AtomicU32]) -> Pool<'m> {
-        let count = next.len() as u32;
-        for (index, cell) in next.iter().enumerate() {
-            let after = index as u32 + 2;
-            cell.store(if after <= count { after } else { NONE }, Ordering::Relaxed);
-        }
-        head.store(u64::from(if count == 0 { NONE } else { 1 }), Ordering::Release);
+        head.store(u64::from(if next.is_empty() { NONE } else { 1 }), Ordering::Release);
         Pool { head, next }
+    }
+
+    /// What follows an index in a new pool.
+    fn next_at_first(&self, index: u32) -> u32 {
+        let after = index + 2;
+        if after as usize <= self.next.len() { after } else { NONE }
     }
 
     /// Whether all are in use: a hint, where others take and give back.
@@ -42,7 +46,8 @@ impl<'m> Pool<'m> {
             if first == NONE {
                 return None;
             }
-            let after = self.next[first as usize - 1].load(Ordering::Relaxed);
+            let difference = self.next[first as usize - 1].load(Ordering::Relaxed);
+            let after = difference ^ self.next_at_first(first - 1);
             let new = tagged(head, after);
             match self.head.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(first - 1),
@@ -55,7 +60,8 @@ impl<'m> Pool<'m> {
     pub fn release(&self, index: u32) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            self.next[index as usize].store(head as u32, Ordering::Relaxed);
+            let difference = head as u32 ^ self.next_at_first(index);
+            self.next[index as usize].store(difference, Ordering::Relaxed);
             let new = tagged(head, index + 1);
             // release: [pool-release], what was done with the index happens before its next use
             match self.head.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {

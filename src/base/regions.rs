@@ -116,6 +116,8 @@ pub enum RemoveError {
 pub struct RegionTable<'m> {
     slots: &'m [RegionSlot],
     free: Pool<'m>,
+    /// The generation of slots that were never used. They read as zero, and need no page yet.
+    salt: u32,
 }
 
 impl<'m> RegionTable<'m> {
@@ -125,11 +127,9 @@ impl<'m> RegionTable<'m> {
     }
 
     /// An empty table whose handles another table, with another salt, will not take for its own.
+    /// *Cost*: none; a zeroed slot is touched when it is first used.
     pub fn salted(slots: &'m [RegionSlot], free: Pool<'m>, salt: u32) -> RegionTable<'m> {
-        for slot in slots {
-            slot.generation.store(salt & !1, Ordering::Relaxed);
-        }
-        RegionTable { slots, free }
+        RegionTable { slots, free, salt: salt & !1 }
     }
 
     /// Whether there is no room: a hint, where other threads put ranges in.
@@ -151,7 +151,11 @@ impl<'m> RegionTable<'m> {
         slot.length_set(range.length);
         slot.tag.store(range.tag, Ordering::Relaxed);
         // the count is zero but for a use that is about to see that its range has gone
-        let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
+        let last = match slot.generation.load(Ordering::Relaxed) {
+            0 => self.salt,
+            last => last,
+        };
+        let generation = last.wrapping_add(1);
         // release: [region], the fields above belong to this generation
         slot.generation.store(generation, Ordering::Release);
         Some(Handle { index, generation })

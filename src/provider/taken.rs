@@ -12,10 +12,11 @@ use crate::memory::{Errno, Reserve};
 pub const SLOTS: usize = 64;
 /// Longest message that is taken.
 pub const CELL_BYTES: usize = 2048;
-/// The part of a peer before its cells: a word with a bit for each that is held.
-const HEAD_BYTES: usize = 4096;
-/// Address space of one peer.
-pub const PEER_RESERVE_BYTES: usize = HEAD_BYTES + SLOTS * CELL_BYTES;
+/// The part of a peer before its cells: a word with a bit for each that is held. It shares a page
+/// with the first cell, which is all that a peer with one message at a time uses.
+const HEAD_BYTES: usize = 64;
+/// Address space of one peer, in whole pages.
+pub const PEER_RESERVE_BYTES: usize = (HEAD_BYTES + SLOTS * CELL_BYTES).next_multiple_of(4096);
 /// Says in a slot's number that it is one of these: no payload in a ring is so long.
 const MARK: u64 = 1 << 31;
 

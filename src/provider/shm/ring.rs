@@ -12,8 +12,9 @@
 //! A ring grows into use. Before the writer uses new lines, it tries to turn back to the start,
 //! with a padding that neither side touches. It turns back if the reader is done with all records.
 //! Otherwise it uses twice as many lines from then on. So a record that is held for long does not
-//! keep it from the rest of the ring. A connection whose reader keeps up stays in a page or two of
-//! each ring.
+//! keep it from the rest of the ring. Where the reader holds none, a few unread ones do not keep
+//! the writer from turning ([`RingWriter::reserve_unheld`]). A connection whose reader keeps up
+//! stays in a page or two of each ring.
 //!
 //! The ring lies in its writer's memory, the position in its reader's. Each side has a
 //! [`SharedView`] of the other's part. A reader trusts nothing: a record must lie inside the ring,
@@ -33,6 +34,9 @@ pub const LINES_MIN: u32 = 16;
 const LINES_FIRST: u32 = 56;
 /// Lines of a page.
 const LINES_PAGE: u32 = 64;
+/// Lines of unread records behind which a ring turns whose reader holds none: the slots of early
+/// messages, whose sender looks seldom. Of long messages more is unread, and the ring grows.
+const UNREAD: u32 = LINES_PAGE;
 
 /// Lines of a ring of `lines` that must be there before either end is used.
 pub const fn lines_first(lines: u32) -> u32 {
@@ -84,8 +88,19 @@ impl RingWriter {
     /// visible to the reader before [`RingWriter::publish`].
     #[inline(always)]
     pub fn reserve(&mut self, lines: u32) -> Option<*mut u8> {
+        self.reserve_behind(lines, 0)
+    }
+
+    /// As [`RingWriter::reserve`], in a ring whose reader passes all records as it reads them.
+    #[inline(always)]
+    pub fn reserve_unheld(&mut self, lines: u32) -> Option<*mut u8> {
+        self.reserve_behind(lines, UNREAD)
+    }
+
+    #[inline(always)]
+    fn reserve_behind(&mut self, lines: u32, unread: u32) -> Option<*mut u8> {
         debug_assert!(lines <= self.lines_max());
-        if lines > self.limit - (self.tail & self.mask) && !self.turn(lines) {
+        if lines > self.limit - (self.tail & self.mask) && !self.turn(lines, unread) {
             return None;
         }
         let needed = lines + SPARE;
@@ -96,14 +111,18 @@ impl RingWriter {
     }
 
     /// Makes a way for a record that goes beyond the limit: at the start of the ring, if the reader
-    /// is done with all records, else beyond. Of a ring that is used whole, the start must be free.
-    /// Says whether there is one.
+    /// is done with all but `unread` lines and with half of those used, else beyond. Of a ring that
+    /// is used whole, the start must be free. Says whether there is one.
     #[cold]
-    fn turn(&mut self, lines: u32) -> bool {
+    fn turn(&mut self, lines: u32, unread: u32) -> bool {
         let place = self.tail & self.mask;
         let to_end = self.mask + 1 - place;
         loop {
-            let least = if self.limit <= self.mask { self.mask + 1 } else { 0 };
+            let least = if self.limit <= self.mask {
+                self.mask + 1 - unread.min(self.limit / 2)
+            } else {
+                0
+            };
             let needed = least.max(to_end + lines + SPARE);
             if lines <= self.limit && (needed <= self.free() || self.refresh(needed)) {
                 self.pad(to_end);
@@ -414,9 +433,13 @@ mod tests {
     }
 
     fn push(writer: &mut RingWriter, number: u32, length: usize) -> bool {
+        push_behind(writer, number, length, 0)
+    }
+
+    fn push_behind(writer: &mut RingWriter, number: u32, length: usize, unread: u32) -> bool {
         let lines = lines_for(length);
-        let Some(at) = writer.reserve(lines) else { return false };
-        // SAFETY: `reserve` gave `lines` lines.
+        let Some(at) = writer.reserve_behind(lines, unread) else { return false };
+        // SAFETY: `reserve_behind` gave `lines` lines.
         unsafe {
             at.add(8).cast::<u32>().write(number);
             at.add(body_at(length)).write_bytes(number as u8, length);
@@ -530,6 +553,23 @@ mod tests {
                 assert_eq!(pop(&mut reader), Some((number, length)));
             }
             assert!(memory.touched() <= LINES_FIRST as usize, "{length}: {}", memory.touched());
+        }
+    }
+
+    /// A peer had two records in each answer, and read them before it answered: such a ring grew
+    /// to all that it had.
+    #[test]
+    fn ring_that_nothing_is_held_in_turns_behind_a_few_unread_records() {
+        for (unread, grows) in [(0, true), (UNREAD, false)] {
+            let mut memory = Memory::of(1024);
+            let (mut writer, mut reader) = memory.ends();
+            for number in 0..if cfg!(miri) { 60 } else { 3000 } {
+                assert!(push_behind(&mut writer, number, 64, unread));
+                if number >= 4 {
+                    assert_eq!(pop(&mut reader), Some((number - 4, 64)));
+                }
+            }
+            assert_eq!(memory.touched() > LINES_FIRST as usize, grows, "{}", memory.touched());
         }
     }
 

@@ -135,7 +135,7 @@ impl Sides {
     fn begin(&mut self, header: Header, prefix: Prefix) -> Option<(u32, *mut u8)> {
         let length = header.length() as usize;
         let lines = lines_for(length);
-        let at = self.ring.reserve(lines)?;
+        let at = self.ring.reserve_unheld(lines)?;
         // SAFETY: the first line is reserved, and aligned for the four words.
         unsafe { at.add(PREFIX_AT).cast::<Prefix>().write(prefix) };
         Some((lines, at.wrapping_add(body_at(length))))

@@ -216,7 +216,7 @@ impl Parser<'_, '_> {
     }
 
     /// Takes a send whose header is there: its slot and head, or `None` when bytes are missing.
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, length: u32) -> Result<Option<(u32, Head)>, Garbage> {
         if self.n != 0 || self.is_bulk || length > SEND_BYTES_MAX {
             return Err(Garbage);

@@ -23,9 +23,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// also where each is a message of its own, and where all are asked for before any is tested.
 pub const REQUESTS: usize = 32 * GROUP_MAX;
 
-/// Places that requests take turns in while few are outstanding: the others stay untouched.
-const TURNS: u64 = 32;
-const _: () = assert!(TURNS <= u64::BITS as u64);
+/// Places that requests take turns in while few are outstanding: the others stay untouched. These
+/// are in one page.
+const TURNS: u64 = 16;
+const _: () = assert!(TURNS as usize * size_of::<Request>() <= 4096);
 
 /// Words that say which places are free.
 const WORDS: usize = REQUESTS / u64::BITS as usize;

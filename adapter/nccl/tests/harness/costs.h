@@ -10,7 +10,7 @@ enum {
     /* Bounds of memory. */
     COSTS_FIRST_MAX = 8 << 20,
     COSTS_EACH_MAX = 64 << 10,
-    COSTS_USED_MAX = 144 << 10,
+    COSTS_USED_MAX = 128 << 10,
 };
 
 struct cost {
