@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! file of rank a, block b:  requests of a to b │ answers of a to b
+//! behind the last block:    whether a has failed
 //! ```
 //!
 //! Requests and answers are numbered from zero, and go in order.
@@ -40,7 +41,12 @@ pub struct Request {
 
 /// How many words the file of a rank has, among `ranks`.
 pub const fn words(ranks: usize) -> usize {
-    ranks * BLOCK
+    ranks * BLOCK + 1
+}
+
+/// The last word of a file: not zero once its rank has failed.
+pub fn failed(file: &[AtomicU64]) -> &AtomicU64 {
+    &file[file.len() - 1]
 }
 
 /// One block of a file.

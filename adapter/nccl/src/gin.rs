@@ -138,6 +138,12 @@ impl Coll {
         self.0.register(address, bytes).map_err(|error| fault("registration", &error))
     }
 
+    /// Takes part in a registration without memory, so that it fails at all ranks.
+    pub fn refuse(&self, what: &'static str) -> Fault {
+        let told = self.0.agree(Err(GinError::Argument(what)));
+        told.map_or_else(|error| fault("registration", &error), |_| Fault::Argument)
+    }
+
     /// Ends a registration.
     pub fn deregister(&self, key: u32) {
         self.0.deregister(key);

@@ -29,7 +29,7 @@ use abi::rma::{RmaV14, RmaV15};
 use abi::table::{NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 use abi::tuner::{TunerV2, TunerV3, TunerV4, TunerV5};
 use birth::{gin_v11, gin_v13, gin_v14, rma_v14, rma_v15, v6, v7, v8, v9, v10, v11, v12};
-use one_sided::{GIN_V11, GIN_V13, GIN_V14, RMA};
+use one_sided::{GIN_V11, GIN_V13, GIN_V14, RMA_V14, RMA_V15};
 
 /// What NCCL calls the plugin: `NCCL_NET=crosstie`.
 const NAME: Text = Text::new(c"crosstie");
@@ -285,9 +285,9 @@ pub static ncclGinPlugin_v14: GinV14 = GinV14 {
 pub static ncclRmaPlugin_v14: RmaV14 = RmaV14 {
     name: NAME,
     init: gin_v11::init,
-    devices: gin_v11::devices::<RMA>,
-    get_properties: gin_v13::get_properties::<RMA>,
-    listen: gin_v11::listen::<RMA>,
+    devices: gin_v11::devices::<RMA_V14>,
+    get_properties: gin_v13::get_properties::<RMA_V14>,
+    listen: gin_v11::listen::<RMA_V14>,
     connect: gin_v11::connect,
     create_context: rma_v14::create_context,
     reg_mr_sym: rma_v14::reg_mr_sym,
@@ -311,9 +311,9 @@ pub static ncclRmaPlugin_v14: RmaV14 = RmaV14 {
 pub static ncclRmaPlugin_v15: RmaV15 = RmaV15 {
     name: NAME,
     init: gin_v11::init,
-    devices: gin_v11::devices::<RMA>,
-    get_properties: gin_v13::get_properties::<RMA>,
-    listen: gin_v11::listen::<RMA>,
+    devices: gin_v11::devices::<RMA_V15>,
+    get_properties: gin_v13::get_properties::<RMA_V15>,
+    listen: gin_v11::listen::<RMA_V15>,
     connect: gin_v11::connect,
     create_context: rma_v14::create_context,
     reg_mr_sym: rma_v14::reg_mr_sym,

@@ -37,8 +37,10 @@ pub enum Table {
     GinV13,
     /// GIN of NCCL 2.30.7 and later, which has no proxy.
     GinV14,
-    /// RMA of v14 and later.
-    Rma,
+    /// RMA of NCCL 2.30.7.
+    RmaV14,
+    /// RMA of NCCL 2.31 and later.
+    RmaV15,
 }
 
 /// The tables as functions are made for them.
@@ -48,7 +50,9 @@ pub const GIN_V13: u8 = Table::GinV13 as u8;
 /// See the first.
 pub const GIN_V14: u8 = Table::GinV14 as u8;
 /// See the first.
-pub const RMA: u8 = Table::Rma as u8;
+pub const RMA_V14: u8 = Table::RmaV14 as u8;
+/// See the first.
+pub const RMA_V15: u8 = Table::RmaV15 as u8;
 
 impl Table {
     /// The one that functions are made for.
@@ -57,8 +61,14 @@ impl Table {
             GIN_V11 => Table::GinV11,
             GIN_V13 => Table::GinV13,
             GIN_V14 => Table::GinV14,
-            _ => Table::Rma,
+            RMA_V14 => Table::RmaV14,
+            _ => Table::RmaV15,
         }
+    }
+
+    /// Whether it is one of RMA.
+    const fn is_rma(self) -> bool {
+        matches!(self, Table::RmaV14 | Table::RmaV15)
     }
 }
 
@@ -104,7 +114,7 @@ fn choice(table: Table, asked: Asked) -> Result<Kind, String> {
         Some(why) => Err(why),
     };
     match table {
-        Table::Rma => Ok(Kind::Proxy),
+        Table::RmaV14 | Table::RmaV15 => Ok(Kind::Proxy),
         Table::GinV14 if is_proxy_asked => Err("NCCL's own proxy takes the RMA table".into()),
         Table::GinV14 => hca(),
         Table::GinV13 if gin::is_taken_for_rma(version) => Ok(Kind::Proxy),
@@ -121,7 +131,7 @@ fn choice(table: Table, asked: Asked) -> Result<Kind, String> {
 
 /// The kind that a table offers in this process; `None`: it has no devices.
 pub fn kind(table: Table) -> Option<Kind> {
-    static CHOSEN: [OnceLock<Option<Kind>>; 4] = [const { OnceLock::new() }; 4];
+    static CHOSEN: [OnceLock<Option<Kind>>; 5] = [const { OnceLock::new() }; 5];
     *CHOSEN[table as usize].get_or_init(|| {
         let nccl_type = Variables::of_process().text(NCCL_TYPE);
         let asked = Asked {
@@ -139,7 +149,7 @@ pub fn kind(table: Table) -> Option<Kind> {
 fn say(table: Table, chosen: &Result<Kind, String>) {
     // NCCL asks the table of an older version after a newer, whose line would say the same
     static REFUSED: [Once; 2] = [const { Once::new() }; 2];
-    let (name, at) = if table == Table::Rma { ("RMA", 0) } else { ("GIN", 1) };
+    let (name, at) = if table.is_rma() { ("RMA", 0) } else { ("GIN", 1) };
     match chosen {
         Ok(Kind::Hca) => {
             log::info("GIN: software HCA, no NIC needed; one thread executes what kernels queue")
@@ -158,29 +168,60 @@ pub fn device_count(table: Table) -> usize {
     kind(table).map_or(0, |_| net::device_count())
 }
 
+/// The first bytes of a handle name its kind and the version of its format. In the very first one
+/// stands the table, since ranks of different tables do not come together.
+const MARK_BYTES: usize = 8;
+
 /// A listener of a rank.
-pub enum Listener {
+pub struct Listener {
+    of: Kinds,
+    /// As the ranks get it.
+    handle: [u8; HANDLE_BYTES],
+}
+
+enum Kinds {
     /// For the ranks' kernels.
     Hca(Box<HcaListener>),
     /// For their hosts.
     Proxy(Box<ProxyListener>),
 }
 
+impl Kinds {
+    fn handle(&self) -> &[u8; HANDLE_BYTES] {
+        match self {
+            Kinds::Hca(listener) => listener.handle(),
+            Kinds::Proxy(listener) => listener.handle(),
+        }
+    }
+}
+
 impl Listener {
     /// Opens one on a device.
     pub fn open(table: Table, device: c_int) -> Result<Listener, Fault> {
-        match kind(table).ok_or(Fault::Usage)? {
-            Kind::Hca => Ok(Listener::Hca(Box::new(gin::listen()?))),
-            Kind::Proxy => Ok(Listener::Proxy(Box::new(rma::listen(device)?))),
-        }
+        let of = match kind(table).ok_or(Fault::Usage)? {
+            Kind::Hca => Kinds::Hca(Box::new(gin::listen()?)),
+            Kind::Proxy => Kinds::Proxy(Box::new(rma::listen(device)?)),
+        };
+        let mut handle = *of.handle();
+        handle[0] = table as u8;
+        Ok(Listener { of, handle })
     }
 
     /// What the other ranks need.
     pub fn handle(&self) -> &[u8; HANDLE_BYTES] {
-        match self {
-            Listener::Hca(listener) => listener.handle(),
-            Listener::Proxy(listener) => listener.handle(),
-        }
+        &self.handle
+    }
+
+    /// Handles as the listeners have given them; `Err`: the first that is of another kind.
+    fn unmarked(&self, handles: &[[u8; HANDLE_BYTES]]) -> Result<Vec<[u8; HANDLE_BYTES]>, usize> {
+        let first = self.of.handle()[0];
+        let unmarked = |(rank, handle): (usize, &[u8; HANDLE_BYTES])| {
+            let is_alike = handle[..MARK_BYTES] == self.handle[..MARK_BYTES];
+            let mut handle = *handle;
+            handle[0] = first;
+            is_alike.then_some(handle).ok_or(rank)
+        };
+        handles.iter().enumerate().map(unmarked).collect()
     }
 }
 
@@ -199,17 +240,16 @@ impl Coll {
         handles: &[[u8; HANDLE_BYTES]],
         rank: usize,
     ) -> Result<Coll, Fault> {
-        let is_other = |handle: &[u8; HANDLE_BYTES]| handle[..8] != listener.handle()[..8];
-        if let Some(rank) = handles.iter().position(is_other) {
+        let handles = listener.unmarked(handles).map_err(|rank| {
             log::warn(&format!(
-                "one-sided operations: rank {rank} is of another kind or version: CROSSTIE_GIN and \
-                 NCCL_GIN_TYPE must be the same for all ranks"
+                "one-sided operations: rank {rank} is of another kind or version: CROSSTIE_GIN, \
+                 NCCL_GIN_TYPE, NCCL and this plugin must be the same for all ranks"
             ));
-            return Err(Fault::Usage);
-        }
-        match listener {
-            Listener::Hca(listener) => Ok(Coll::Hca(*gin::connect(listener, handles, rank)?)),
-            Listener::Proxy(listener) => Ok(Coll::Proxy(rma::connect(listener, handles, rank)?)),
+            Fault::Usage
+        })?;
+        match &listener.of {
+            Kinds::Hca(listener) => Ok(Coll::Hca(*gin::connect(listener, &handles, rank)?)),
+            Kinds::Proxy(listener) => Ok(Coll::Proxy(rma::connect(listener, &handles, rank)?)),
         }
     }
 
@@ -309,7 +349,7 @@ mod tests {
     #[test]
     fn kind_is_what_the_setting_and_the_release_say() {
         use Kind::{Hca, Proxy};
-        use Table::{GinV11, GinV13, GinV14, Rma};
+        use Table::{GinV11, GinV13, GinV14, RmaV14, RmaV15};
         let hca = Some(GinWish::Hca);
         for (table, wish, version, expected) in [
             (GinV11, hca, 22_809, Some(Hca)),
@@ -322,8 +362,9 @@ mod tests {
             (GinV13, hca, 23_007, Some(Proxy)),
             (GinV14, hca, 23_007, Some(Hca)),
             (GinV14, Some(GinWish::Proxy), 23_007, None),
-            (Rma, hca, 23_007, Some(Proxy)),
-            (Rma, Some(GinWish::Off), 23_007, None),
+            (RmaV14, hca, 23_007, Some(Proxy)),
+            (RmaV15, hca, 23_100, Some(Proxy)),
+            (RmaV15, Some(GinWish::Off), 23_100, None),
             (GinV11, Some(GinWish::Off), 22_809, None),
         ] {
             assert_eq!(chosen(table, wish, version), expected, "{table:?} {wish:?} {version}");

@@ -19,6 +19,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+#[path = "gin/bad_input.rs"]
+mod bad_input;
 #[path = "gin/copies.rs"]
 mod copies;
 #[path = "gin/hosts.rs"]
@@ -262,7 +264,13 @@ struct Rank {
 }
 
 fn exchange(rank: usize, ranks: usize, handle: &[u8; 128]) -> Vec<[u8; 128]> {
-    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    exchange_in("", rank, ranks, handle)
+}
+
+/// The same, in a folder within that of the test.
+fn exchange_in(within: &str, rank: usize, ranks: usize, handle: &[u8; 128]) -> Vec<[u8; 128]> {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap()).join(within);
+    std::fs::create_dir_all(&folder).unwrap();
     let (part, whole) = (folder.join(format!("part-{rank}")), folder.join(format!("{rank}")));
     std::fs::write(&part, handle).unwrap();
     std::fs::rename(part, whole).unwrap();
@@ -274,42 +282,53 @@ fn exchange(rank: usize, ranks: usize, handle: &[u8; 128]) -> Vec<[u8; 128]> {
     (0..ranks).map(of).collect()
 }
 
+/// Opens the plugin and a listener of a table; its handle.
+fn listen(version: usize) -> (Pointer, Pointer, [u8; 128]) {
+    let (mut init, mut listener) = (null_mut(), null_mut());
+    let mut devices = 0;
+    let mut handle = [0u8; 128];
+    // SAFETY: the double's function of this name has this type.
+    let logger: Logger = unsafe { std::mem::transmute(double(c"double_log")) };
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
+    unsafe {
+        assert_eq!(gin_v11::init(&mut init, 0, Some(logger)), 0);
+        let rc = match version {
+            11 => gin_v11::devices::<GIN_V11>(&mut devices),
+            13 => gin_v11::devices::<GIN_V13>(&mut devices),
+            _ => gin_v11::devices::<GIN_V14>(&mut devices),
+        };
+        assert_eq!(rc, 0);
+        assert!(devices > 0, "no GIN device");
+        let to = handle.as_mut_ptr().cast();
+        let rc = match version {
+            11 => gin_v11::listen::<GIN_V11>(init, 0, to, &mut listener),
+            13 => gin_v11::listen::<GIN_V13>(init, 0, to, &mut listener),
+            _ => gin_v11::listen::<GIN_V14>(init, 0, to, &mut listener),
+        };
+        assert_eq!(rc, 0);
+    }
+    (init, listener, handle)
+}
+
+/// Brings the ranks together, and closes the listener.
+fn connect(listener: Pointer, mut handles: Vec<[u8; 128]>, rank: usize) -> Result<Pointer, c_int> {
+    let mut coll = null_mut();
+    let mut pointers: Vec<Pointer> =
+        handles.iter_mut().map(|handle| handle.as_mut_ptr().cast()).collect();
+    let (n, own, list) = (pointers.len() as c_int, rank as c_int, pointers.as_mut_ptr());
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
+    unsafe {
+        let rc = gin_v11::connect(null_mut(), list, n, own, listener, &mut coll);
+        assert_eq!(gin_v11::close_listen(listener), 0);
+        if rc == 0 { Ok(coll) } else { Err(rc) }
+    }
+}
+
 impl Rank {
     fn open() -> Rank {
         let (rank, ranks, version) = (number(RANK), number(RANKS), number(VERSION));
-        let (mut init, mut listener, mut coll) = (null_mut(), null_mut(), null_mut());
-        let mut devices = 0;
-        let mut handle = [0u8; 128];
-        // SAFETY: the double's function of this name has this type.
-        let logger: Logger = unsafe { std::mem::transmute(double(c"double_log")) };
-        // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
-        unsafe {
-            assert_eq!(gin_v11::init(&mut init, 0, Some(logger)), 0);
-            let rc = match version {
-                11 => gin_v11::devices::<GIN_V11>(&mut devices),
-                13 => gin_v11::devices::<GIN_V13>(&mut devices),
-                _ => gin_v11::devices::<GIN_V14>(&mut devices),
-            };
-            assert_eq!(rc, 0);
-            assert!(devices > 0, "no GIN device");
-            let to = handle.as_mut_ptr().cast();
-            let rc = match version {
-                11 => gin_v11::listen::<GIN_V11>(init, 0, to, &mut listener),
-                13 => gin_v11::listen::<GIN_V13>(init, 0, to, &mut listener),
-                _ => gin_v11::listen::<GIN_V14>(init, 0, to, &mut listener),
-            };
-            assert_eq!(rc, 0);
-        }
-        let mut handles = exchange(rank, ranks, &handle);
-        let mut pointers: Vec<Pointer> =
-            handles.iter_mut().map(|handle| handle.as_mut_ptr().cast()).collect();
-        let (n, own) = (ranks as c_int, rank as c_int);
-        let list = pointers.as_mut_ptr();
-        // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
-        unsafe {
-            assert_eq!(gin_v11::connect(null_mut(), list, n, own, listener, &mut coll), 0);
-            assert_eq!(gin_v11::close_listen(listener), 0);
-        }
+        let (init, listener, handle) = listen(version);
+        let coll = connect(listener, exchange(rank, ranks, &handle), rank).expect("the ranks");
         let (context, address) = contexts(coll, version);
         let device = Device { version, rank, ranks, context: address };
         Rank { device, init, coll, context }
@@ -585,32 +604,6 @@ fn a_bad_key_is_an_error_completion_and_a_last_error() {
     assert!(rank.has_failed());
     let good = own.post(&Work::Nop);
     wait_until("another queue", || own.poll(good) == Some(Ok(())));
-    rank.close(&[memory]);
-}
-
-/// Memory without a handle is refused at both ranks, and the group goes on.
-#[test]
-fn memory_without_a_handle_is_refused_by_all_ranks() {
-    if !is_child() {
-        return all_succeed(start("memory_without_a_handle_is_refused_by_all_ranks", 11, 2));
-    }
-    memory_without_a_handle();
-}
-
-fn memory_without_a_handle() {
-    let rank = Rank::open();
-    let mut ordinary = vec![0u8; 4096];
-    let (mut memory, mut handle) = (null_mut(), null_mut());
-    let address = match rank.device.rank {
-        0 => ordinary.as_mut_ptr() as u64,
-        _ => double_alloc(4096),
-    };
-    let data = address as Pointer;
-    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
-    let rc = unsafe { gin_v11::reg_mr_sym(rank.coll, data, 4096, 2, 0, &mut memory, &mut handle) };
-    assert_ne!(rc, 0);
-    assert!(memory.is_null() && handle.is_null());
-    let (_, _, memory) = rank.window(4096);
     rank.close(&[memory]);
 }
 

@@ -9,6 +9,10 @@ mod allocations;
 mod bad_input;
 #[path = "../../../tests/cuda_support/mod.rs"]
 mod cuda_support;
+#[path = "support/hosts.rs"]
+mod hosts;
+#[path = "rma/interfaces.rs"]
+mod interfaces;
 #[path = "rma/memory.rs"]
 mod memory;
 #[path = "rma/table.rs"]

@@ -47,7 +47,7 @@ pub const RECORD_BYTES_MAX: usize = 512;
 /// Most descriptors that a rank may give with a record.
 pub const DESCRIPTORS_MAX: usize = super::socket::DESCRIPTORS_MAX;
 /// First word of a handle; its last byte is the version of this exchange.
-const MAGIC: u64 = u64::from_le_bytes(*b"xtiegrp\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"xtiegrp\x03");
 /// Addresses in a handle: as many as there is room for.
 const ADDRESSES: usize = 4;
 /// Bytes of an address: family, port, address.

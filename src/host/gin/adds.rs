@@ -7,6 +7,7 @@ extern crate std;
 
 use super::GinError;
 use super::road::Pending;
+use crate::base::sync::{AtomicU64, Ordering};
 use crate::connect::group::Group;
 use crate::hca::completion::Syndrome;
 use crate::hca::outbox::{self, Block, Request, SLOTS};
@@ -111,15 +112,32 @@ impl Adds {
         })
     }
 
-    /// The block for `to` in the file of `from`.
-    fn block(&self, from: usize, to: usize) -> Block<'_> {
+    /// The file of a rank of this host; of another rank, the own one.
+    fn file(&self, of: usize) -> &[AtomicU64] {
         let words = outbox::words(self.files.len());
         let own = self.outbox.start().cast_const();
-        let start = self.files[from].as_ref().map_or(own, ViewMapping::start);
+        let start = self.files[of].as_ref().map_or(own, ViewMapping::start);
         // SAFETY: as long as the file (`bytes`), aligned, only touched as atomics, and mapped as
         // long as `self`.
-        let file = unsafe { core::slice::from_raw_parts(start.cast(), words) };
-        Block::of(file, to)
+        unsafe { core::slice::from_raw_parts(start.cast(), words) }
+    }
+
+    /// The block for `to` in the file of `from`.
+    fn block(&self, from: usize, to: usize) -> Block<'_> {
+        Block::of(self.file(from), to)
+    }
+
+    /// Tells the ranks of this host that this one has failed.
+    pub fn tell_failure(&self) {
+        outbox::failed(self.file(self.own)).store(1, Ordering::Relaxed); // nothing is ordered by it
+    }
+
+    /// Another rank of this host that has told so.
+    pub fn told_failure(&self) -> Option<usize> {
+        let others = (0..self.files.len()).filter(|rank| self.files[*rank].is_some());
+        others
+            .into_iter()
+            .find(|rank| outbox::failed(self.file(*rank)).load(Ordering::Relaxed) != 0)
     }
 
     /// Asks `owner` for an add, whose operation is `pending`.

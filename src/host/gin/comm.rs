@@ -106,6 +106,7 @@ impl Comm {
             adds,
             hosts: Hosts::open(&mut group, REGIONS_MAX, patience)?,
             lost: vec![false; ranks],
+            told: None,
             own: rank,
             _slots: slots,
             _bytes: bytes,
@@ -176,8 +177,9 @@ impl Comm {
     ///
     /// *Errors*: [`GinError`], at all ranks if one of them fails.
     pub fn register(&self, address: u64, bytes: usize) -> Result<Window, GinError> {
-        let entered = self.gpu.enter()?;
-        let export = Export::of(&entered, address, bytes).map_err(GinError::NotExportable);
+        let export = self.gpu.enter().map_err(GinError::from).and_then(|entered| {
+            Export::of(&entered, address, bytes).map_err(GinError::NotExportable)
+        });
         let kind = MemoryKind::Cuda(self.gpu.device() as u32);
         // SAFETY: the user's memory stands until `deregister`.
         let shown =
@@ -405,11 +407,22 @@ impl Comm {
         let _ = self.ends.set(count);
     }
 
-    /// Whether a queue of the contexts has failed.
+    /// Whether a queue of the contexts has failed, or a rank has told that one of its own has.
     pub fn has_failed(&self, number: u64) -> bool {
         let state = self.state();
         let of = |context: &&Context| context.number() == number;
-        state.contexts.iter().find(of).is_some_and(Context::has_failed)
+        state.told.is_some() || state.contexts.iter().find(of).is_some_and(Context::has_failed)
+    }
+
+    /// Tells all ranks once a queue of this one has failed, and hears whether one of theirs has.
+    /// Queues go on all the same.
+    pub fn look_for_failures(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = state.look_for_failures();
+        drop(state);
+        if let Some(rank) = told {
+            tell(&GinEvent::Told { rank });
+        }
     }
 
     /// Fails what is under way if the GPU has failed.

@@ -11,6 +11,7 @@ use super::state::{Reach, Region};
 use crate::base::bitset;
 use crate::connect::group::secret;
 use crate::fabric::MemoryKind;
+use crate::hca::completion::Syndrome;
 use crate::hca::executor::{Executor, Lane, Operation};
 use crate::hca::keys::Kind;
 use crate::hca::layout::{
@@ -280,6 +281,15 @@ impl Context {
 
     pub(super) fn has_failed(&self) -> bool {
         self.executor.lanes().iter().any(|lane| lane.queue.has_completed_with_error())
+    }
+
+    /// Whether a queue has failed for another reason than a rank that is lost, which all ranks see.
+    pub(super) fn has_failed_alone(&self) -> bool {
+        self.executor.lanes().iter().any(|lane| {
+            let failure = lane.queue.failure();
+            let is_alone = failure.is_some_and(|it| it.syndrome != Syndrome::PeerLost);
+            is_alone && lane.queue.has_completed_with_error()
+        })
     }
 
     /// Pinned room for the inline value of an entry in flight.

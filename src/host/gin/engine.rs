@@ -89,6 +89,7 @@ fn look_after(comms: &[Arc<Comm>], door: Option<&TextDoor>, times: &Times) {
     for comm in comms {
         comm.look_for_fault();
         comm.look_for_ends();
+        comm.look_for_failures();
         comm.look_for_stalls(times);
     }
     let text = || comms.iter().map(|comm| comm.report(times)).collect();

@@ -22,6 +22,7 @@ use crate::connect::group::Group as Meeting;
 use crate::fabric::MemoryKind;
 use crate::hca::completion::Syndrome;
 use crate::host::error::DeregisterError;
+use crate::host::group::board::Board;
 use crate::host::group::jobs::{JobId, Jobs, Until, Work};
 use crate::host::group::{Bootstrap, BootstrapError, Group, GroupOptions};
 use crate::host::{Endpoint, Options};
@@ -89,6 +90,8 @@ pub struct Hosts {
     ended: Vec<u64>,
     /// `None`: closed.
     open: Option<(Group, Endpoint)>,
+    /// Ranks tell by it that they have failed.
+    board: Board,
     _blocks: [Reserve; 2],
 }
 
@@ -157,10 +160,10 @@ impl Hosts {
         }
         let near = (0..ranks).map(|rank| meeting.members().contains(&rank)).collect();
         // frames of the group lie in one region more, and queues in others
-        let options = options(ranks as u32, 2 * regions_max as u32);
+        let options = options(ranks as u32, 2 * regions_max as u32 + 1);
         let limits = Limits {
             ranks: ranks as u32,
-            windows_max: regions_max as u32,
+            windows_max: regions_max as u32, // the board is one of them
             signals_max: 0,
             counters_max: 0,
             barriers_max: 0,
@@ -168,16 +171,17 @@ impl Hosts {
         let timeout = Time(patience.as_nanos() as u64);
         let group_options = GroupOptions { limits, rank: rank as u32, timeout };
         let blocks = Reserve::create(options.bytes())
-            .and_then(|block| Ok([block, Reserve::create(group_options.bytes())?]));
-        let opened = blocks.map_err(GinError::from).and_then(|blocks| {
+            .and_then(|block| Ok([block, Reserve::create(group_options.bytes())?]))
+            .and_then(|blocks| Ok((blocks, Board::new(rank as u32, ranks as u32)?)));
+        let opened = blocks.map_err(GinError::from).and_then(|(blocks, board)| {
             // SAFETY: fresh pages, which stand until the endpoint is closed (`close`).
             let opened =
                 unsafe { Endpoint::open_zeroed(blocks[0].start(), blocks[0].length(), &options) };
-            Ok((opened.map_err(GinError::Endpoint)?, blocks))
+            Ok((opened.map_err(GinError::Endpoint)?, blocks, board))
         });
         // no rank waits for one that has no endpoint
         let agreed = meeting.gather(&[u8::from(opened.is_ok())], &[]);
-        let (mut endpoint, blocks) = opened?;
+        let (mut endpoint, blocks, mut board) = opened?;
         let missing = agreed.map(|parts| parts.iter().position(|part| part.bytes != [1]));
         let met = missing.map_err(GinError::from).and_then(|missing| {
             let block = (blocks[1].start(), blocks[1].length());
@@ -189,7 +193,11 @@ impl Hosts {
                     .map_err(GinError::Hosts)
             })
         });
-        let group = match met {
+        let shown = met.and_then(|mut group| {
+            board.open(&mut group, &mut endpoint, timeout)?;
+            Ok(group)
+        });
+        let group = match shown {
             Ok(group) => group,
             Err(error) => {
                 endpoint.close();
@@ -204,6 +212,7 @@ impl Hosts {
             begun: Vec::from_iter((0..ranks).map(|_| 0)),
             ended: Vec::from_iter((0..ranks).map(|_| 0)),
             open: Some((group, endpoint)),
+            board,
             _blocks: blocks,
         }))
     }
@@ -325,7 +334,8 @@ impl Hosts {
         self.hand_over();
         let Some((group, endpoint)) = &mut self.open else { return false };
         let before = group.progress(endpoint);
-        let moved = self.jobs.step(group.inner(), endpoint);
+        let told = self.board.step(group, endpoint);
+        let moved = self.jobs.step(group.inner(), endpoint) | told;
         // what was issued just now leaves at once
         let after = moved && group.progress(endpoint);
         before | moved | after
@@ -383,6 +393,16 @@ impl Hosts {
             Err(WindowError::Failed(_, error)) if self.is_far(rank) => Some(error),
             Ok(()) | Err(_) => None,
         }
+    }
+
+    /// Tells all ranks that this one has failed.
+    pub fn tell_failure(&mut self) {
+        self.board.tell();
+    }
+
+    /// A rank that has told so.
+    pub fn told_failure(&self) -> Option<usize> {
+        self.board.told().map(|rank| rank as usize)
     }
 
     /// How many operations with a rank have not ended.

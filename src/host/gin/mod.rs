@@ -43,6 +43,7 @@ pub mod state;
 
 extern crate std;
 
+use super::group::board::BoardError;
 use super::settings::Environment;
 use super::{OpenError, RegisterError};
 use crate::base::hash::fnv1a;
@@ -156,6 +157,16 @@ impl From<AdderError> for GinError {
         match error {
             AdderError::System(error) => GinError::System(error),
             AdderError::Cuda(error) => GinError::Cuda(error),
+        }
+    }
+}
+
+impl From<BoardError> for GinError {
+    fn from(error: BoardError) -> GinError {
+        match error {
+            BoardError::Register(error) => GinError::Register(error),
+            BoardError::Window(error) => GinError::Window(error),
+            BoardError::Missing(rank) => GinError::Late(rank),
         }
     }
 }

@@ -75,6 +75,9 @@ pub struct State {
     pub(super) regions: Vec<Option<Region>>,
     pub(super) contexts: Vec<Context>,
     pub(super) lost: Vec<bool>,
+    /// The first rank that has told that a queue of its own has failed; this one, where one of its
+    /// own has.
+    pub(super) told: Option<usize>,
     pub(super) own: usize,
     pub(super) _slots: Leaked<Slot>,
     pub(super) _bytes: Leaked<u64>,
@@ -315,6 +318,23 @@ impl State {
     /// The window that a place of another rank lies in.
     fn window(&self, place: Place) -> Result<Handle, Syndrome> {
         self.far(place).and_then(|far| far.window).ok_or(Syndrome::RemoteOperation)
+    }
+
+    /// Tells the other ranks of a queue that has failed here, or hears which of them has told so
+    /// first.
+    pub(super) fn look_for_failures(&mut self) -> Option<usize> {
+        if self.told.is_some() {
+            return None;
+        }
+        if self.contexts.iter().any(Context::has_failed_alone) {
+            self.told = Some(self.own);
+            self.adds.tell_failure();
+            self.hosts.iter_mut().for_each(Hosts::tell_failure);
+            return None;
+        }
+        let far = || self.hosts.as_ref().and_then(Hosts::told_failure);
+        self.told = self.adds.told_failure().or_else(far);
+        self.told
     }
 
     /// By rank of another host, operations with it that have not ended.

@@ -3,6 +3,7 @@
 
 extern crate std;
 
+pub mod board;
 pub mod error;
 mod gather;
 pub(super) mod gpu_adds;

@@ -32,6 +32,8 @@ pub(in crate::host) enum GinEvent<'a> {
     Ended { rank: usize },
     /// A rank of another host is out of reach.
     Lost { rank: usize, error: RequestError },
+    /// A queue of another rank has failed.
+    Told { rank: usize },
     /// An entry stands for too long.
     Stalled { rank: usize, sentence: &'a str },
 }
@@ -57,6 +59,7 @@ impl Event for GinEvent<'_> {
             | GinEvent::CopiesWait
             | GinEvent::Ended { .. }
             | GinEvent::Lost { .. }
+            | GinEvent::Told { .. }
             | GinEvent::Stalled { .. } => Level::Warning,
             GinEvent::Within { .. } => Level::Info,
         }
@@ -74,6 +77,7 @@ impl Event for GinEvent<'_> {
             | GinEvent::Within { .. }
             | GinEvent::Ended { .. }
             | GinEvent::Lost { .. }
+            | GinEvent::Told { .. }
             | GinEvent::Stalled { .. } => false,
         }
     }
@@ -122,6 +126,9 @@ impl fmt::Display for GinEvent<'_> {
             }
             GinEvent::Lost { rank, error } => {
                 write!(f, "rank {rank} is out of reach ({error}); operations to it fail")
+            }
+            GinEvent::Told { rank } => {
+                write!(f, "a queue of rank {rank} has failed, see its log; the communicator failed")
             }
             GinEvent::Stalled { rank, sentence } => write!(f, "stalled: rank {rank}, {sentence}"),
         }

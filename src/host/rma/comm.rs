@@ -6,9 +6,9 @@ use super::core::{Core, Exchange, Memory, Side, Signal, Target};
 use super::error::RmaError;
 use super::listener::{Listener, RANKS_MAX, WINDOWS_MAX};
 use super::tend::Tender;
-use crate::base::units::{Bytes, Span as Time};
-use crate::fabric::MemoryKind;
+use crate::base::units::Span as Time;
 use crate::host::MemoryOptions;
+use crate::host::group::board::Board;
 use crate::host::group::{Group, GroupOptions};
 use crate::memory::Reserve;
 use crate::memory::probe::clock_ns;
@@ -89,7 +89,7 @@ impl Comm {
         let (mut opened, listens) = listener.take()?;
         let limits = Limits {
             ranks: ranks as u32,
-            windows_max: WINDOWS_MAX,
+            windows_max: WINDOWS_MAX + 1, // the board
             signals_max: 0,
             counters_max: 0,
             barriers_max: 0,
@@ -102,30 +102,26 @@ impl Comm {
         // closed (`Core`).
         let group = unsafe { Group::open_listening(endpoint, place, &options, (listens, handles)) };
         let _ = endpoint.shared.listener_close(listens);
-        let group = group?;
-        let address = block.start().expose_provenance() as u64;
-        // SAFETY: memory of the block, which stays until the endpoint is closed.
-        let nothing = unsafe { endpoint.shared.register(address, Bytes(1), MemoryKind::Host) };
-        let nothing = nothing.map_err(|error| RmaError::Register(error.into()))?;
-        let mut core = Core::new(rank as u32, group, (opened, block), (nothing, address));
+        let mut group = group?;
+        let mut board = Board::new(rank as u32, ranks as u32)?;
+        let open = board.open(&mut group, endpoint, timeout).map_err(RmaError::from);
+        let nothing = open.and_then(|()| board.nothing().ok_or(RmaError::Broken));
+        let nothing = match nothing {
+            Ok(nothing) => nothing,
+            Err(error) => {
+                group.close(endpoint);
+                drop(opened); // before the board
+                return Err(error);
+            }
+        };
+        let mut core = Core::new(rank as u32, group, (opened, block), (board, nothing));
         if contexts != 0 {
             core.list_add(ranks, contexts);
         }
         let (core, wanted) = (Mutex::new(core), AtomicU32::new(0));
         let seat = Arc::new(Seat { core, wanted, calls: AtomicU64::new(0) });
         let tender = Some(Tender::start(Arc::clone(&seat))?);
-        let comm = Comm { tender, seat, collective: Mutex::new(()), ranks, timeout };
-        comm.meet(address)?;
-        Ok(comm)
-    }
-
-    /// Waits until all ranks have come: connections to one that only listens are made, too.
-    fn meet(&self, address: u64) -> Result<(), RmaError> {
-        let (kind, dmabuf) = (MemoryKind::Host, None);
-        let options = MemoryOptions { kind, device: None, dmabuf };
-        // SAFETY: a byte of the group's block, in a window that no rank writes to.
-        let memory = unsafe { self.register((address, 1), &options) }?;
-        self.deregister(memory)
+        Ok(Comm { tender, seat, collective: Mutex::new(()), ranks, timeout })
     }
 
     /// How many ranks there are.
@@ -239,7 +235,13 @@ impl Comm {
         self.seat.calls.fetch_add(1, Ordering::Relaxed);
         let mut core = self.seat.poll();
         core.step();
-        core.check()
+        core.check_all()
+    }
+
+    /// Tells all ranks that this one has failed, unless another one has told it before. From then
+    /// on operations, tests and progress fail at all ranks ([`RmaError::Told`]).
+    pub fn fail(&self) {
+        self.seat.enter().tell();
     }
 
     /// What has failed, if anything has.

@@ -8,6 +8,7 @@ use super::requests::Requests;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
 use crate::host::group::Group;
+use crate::host::group::board::Board;
 use crate::host::group::jobs::{Until, Work};
 use crate::host::{MemoryOptions, Shared};
 use crate::memory::Reserve;
@@ -82,6 +83,8 @@ pub(super) struct Core {
     // the group's block is freed after the endpoint has closed
     opened: Opened,
     _block: Reserve,
+    /// Ranks tell by it that they have failed.
+    board: Board,
     /// Memory of no bytes, for a rank that cannot register its own.
     nothing: (Handle, u64),
     slots: Vec<Slot>,
@@ -102,16 +105,30 @@ impl Core {
         rank: u32,
         group: Group,
         (opened, block): (Opened, Reserve),
-        nothing: (Handle, u64),
+        (board, nothing): (Board, (Handle, u64)),
     ) -> Core {
         let slots = std::vec![Slot::default(); WINDOWS_MAX as usize];
         let (group, lists) = (Some(group), Vec::new());
-        Core { rank, group, opened, _block: block, nothing, slots, lists, fault: None }
+        Core { rank, group, opened, _block: block, board, nothing, slots, lists, fault: None }
     }
 
     /// Why nothing goes on any more, if so.
     pub fn check(&self) -> Result<(), RmaError> {
         self.fault.map_or(Ok(()), Err)
+    }
+
+    /// The same, or that a rank has told that it has failed: its requests come no more.
+    pub fn check_all(&self) -> Result<(), RmaError> {
+        self.check()?;
+        self.board.told().map_or(Ok(()), |rank| Err(RmaError::Told(rank)))
+    }
+
+    /// Tells all ranks that this one has failed, unless another one was the first.
+    pub fn tell(&mut self) {
+        if self.board.told().is_none() {
+            self.board.tell();
+            self.step();
+        }
     }
 
     /// The first error of a connection, or what the communicator was given up for.
@@ -122,14 +139,14 @@ impl Core {
             let is_lost = error != RequestError::PeerClosed;
             is_lost.then_some(RmaError::Window(WindowError::Failed(rank, error)))
         };
-        self.fault.or_else(failed)
+        self.check_all().err().or_else(failed)
     }
 
     /// Makes progress; whether anything happened.
     pub fn step(&mut self) -> bool {
         let Some(group) = &mut self.group else { return false };
         let endpoint = self.opened.endpoint();
-        let mut any = false;
+        let mut any = self.board.step(group, endpoint);
         for list in self.lists.iter_mut().flatten() {
             any |= list.step(group, endpoint);
         }
@@ -318,6 +335,12 @@ impl Core {
         list.ok_or(RmaError::Argument("the context"))
     }
 
+    /// Whether a rank has failed; what is wrong here comes first.
+    fn told_behind(&mut self, Target { list, context, rank }: Target) -> Result<(), RmaError> {
+        self.list(list)?.lane_of(context, rank)?;
+        self.check_all()
+    }
+
     fn local(&self, side: Side, bytes: u64) -> Result<Local, RmaError> {
         let it = self.registered(side.memory)?;
         if side.offset > it.length || bytes > it.length - side.offset {
@@ -372,6 +395,7 @@ impl Core {
                 Some((Work::Add { window, offset: at.offset, value, fence: true }, until))
             }
         };
+        self.told_behind(target)?;
         self.list(list)?.push((context, rank), [put, add])
     }
 
@@ -391,18 +415,20 @@ impl Core {
                 Some((Work::Get { window, offset: from.offset, local }, Until::Local))
             }
         };
+        self.told_behind(target)?;
         self.list(list)?.push((context, rank), [get, None])
     }
 
     /// Queues a flush of gets; the row of its request, or `None`: there is nothing to wait for.
     pub fn flush(&mut self, target: Target) -> Result<Option<usize>, RmaError> {
         self.check()?;
+        self.told_behind(target)?;
         self.list(target.list)?.flush(target.context, target.rank)
     }
 
     /// How a request stands.
     pub fn test(&mut self, list: usize, row: usize) -> Result<bool, RmaError> {
-        self.check()?;
+        self.check_all()?;
         self.list(list)?.test(row)
     }
 

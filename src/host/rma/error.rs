@@ -3,6 +3,7 @@
 
 use crate::host::error::{ListenError, OpenError};
 use crate::host::group::GroupError;
+use crate::host::group::board::BoardError;
 use crate::host::memory_options::MemoryError;
 use crate::memory::Errno;
 use crate::window::WindowError;
@@ -27,6 +28,8 @@ pub enum RmaError {
     Missing(u32),
     /// That rank could not take part; its own log says why.
     Rank(u32),
+    /// That rank has told that it has failed; its own log says why.
+    Told(u32),
     /// An argument is out of range.
     Argument(&'static str),
     /// All places for requests are in use.
@@ -46,6 +49,7 @@ impl fmt::Display for RmaError {
             RmaError::Window(error) => error.fmt(f),
             RmaError::Missing(rank) => write!(f, "rank {rank} did not come in time"),
             RmaError::Rank(rank) => write!(f, "rank {rank} could not take part; see its log"),
+            RmaError::Told(rank) => write!(f, "rank {rank} has failed; see its log"),
             RmaError::Argument(what) => write!(f, "{what} is out of range"),
             RmaError::Full => f.write_str("more requests than a rank and context may have"),
             RmaError::Broken => f.write_str("the communicator was given up after an error"),
@@ -56,6 +60,16 @@ impl fmt::Display for RmaError {
 impl From<GroupError> for RmaError {
     fn from(error: GroupError) -> RmaError {
         RmaError::Group(error)
+    }
+}
+
+impl From<BoardError> for RmaError {
+    fn from(error: BoardError) -> RmaError {
+        match error {
+            BoardError::Register(error) => RmaError::Register(error.into()),
+            BoardError::Window(error) => RmaError::Window(error),
+            BoardError::Missing(rank) => RmaError::Missing(rank),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ const CONNECTIONS_MAX: u32 = 2 * (RANKS_MAX + 1);
 const REQUESTS_MAX: u32 = 64;
 /// Windows of a communicator.
 pub(super) const WINDOWS_MAX: u32 = 512;
-/// Regions: the windows, the group's frames, and the memory of refusals.
+/// Regions: the windows, the group's frames, and the board.
 const REGIONS_MAX: u32 = WINDOWS_MAX + 2;
 
 /// What an endpoint of such a communicator needs of the user's options.

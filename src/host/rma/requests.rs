@@ -56,7 +56,8 @@ impl Requests {
         }
     }
 
-    fn lane_of(&self, context: usize, rank: u32) -> Result<usize, RmaError> {
+    /// The lane of a context and rank.
+    pub fn lane_of(&self, context: usize, rank: u32) -> Result<usize, RmaError> {
         let rank = rank as usize;
         if rank >= self.ranks {
             return Err(RmaError::Argument("the rank"));

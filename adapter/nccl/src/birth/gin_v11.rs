@@ -192,13 +192,13 @@ pub unsafe fn registered(
             let memory = named(coll.register((address, bytes), kind, dmabuf)?);
             Ok((memory, memory))
         }
-        Coll::Hca(_) if address == 0 || bytes == 0 => Err(Fault::Argument),
-        Coll::Hca(_) if kind != PTR_CUDA => {
+        Coll::Hca(coll) if address == 0 || bytes == 0 => Err(coll.refuse("the size of the memory")),
+        Coll::Hca(coll) if kind != PTR_CUDA => {
             log::warn(&format!(
                 "GIN registration: memory of kind {kind} is refused; only GPU memory can be \
                  registered"
             ));
-            Err(Fault::Argument)
+            Err(coll.refuse("the kind of the memory"))
         }
         Coll::Hca(coll) => {
             let window = coll.register(address, bytes)?;

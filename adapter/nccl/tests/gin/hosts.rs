@@ -4,6 +4,8 @@
 use super::thread::{report_with, set};
 use super::*;
 use crosstie::connect::ends_of;
+use crosstie::provider::libfabric::Config;
+use crosstie::provider::libfabric::survey::survey;
 
 /// Runs a test of this program as ranks that reach each other by the loopback interface.
 fn start_apart(test: &str, ranks: usize, variables: &[(&str, &str)]) -> Vec<Child> {
@@ -31,6 +33,31 @@ fn ranks_of_two_hosts_put_signal_count_read_and_add() {
     let name = "hosts::ranks_of_two_hosts_put_signal_count_read_and_add";
     for ranks in [2, 4] {
         all_succeed(start_apart(name, ranks, &[]));
+    }
+}
+
+/// Between hosts each rail that `CROSSTIE_RAILS` names is used: here a software provider of
+/// libfabric.
+#[test]
+fn ranks_of_two_hosts_meet_over_libfabric() {
+    if is_child() {
+        part();
+        return every_rank_to_every_rank();
+    }
+    const OVER: [(&str, &str); 4] = [
+        ("CROSSTIE_RAILS", "libfabric"),
+        ("CROSSTIE_RAILS_REQUIRED", "libfabric"),
+        ("CROSSTIE_OFI_PROVIDER", "tcp;ofi_rxm"),
+        ("CROSSTIE_OFI_DOMAINS", "lo"),
+    ];
+    let config = Config { provider: Some(c"tcp;ofi_rxm"), ..Config::DEFAULT };
+    if !survey(&config).is_ok_and(|found| !found.offers.is_empty()) {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no tcp;ofi_rxm");
+        return println!("SKIP: no tcp;ofi_rxm of libfabric");
+    }
+    let name = "hosts::ranks_of_two_hosts_meet_over_libfabric";
+    for text in all_said(start_apart(name, 2, &OVER)) {
+        assert!(text.contains("over libfabric"), "{text}");
     }
 }
 
@@ -101,6 +128,27 @@ fn signal_out_of_range_of_another_host_is_an_error_completion() {
     rank.close(&[]);
 }
 
+#[test]
+fn signal_out_of_range_is_told_to_ranks_of_all_hosts() {
+    if !is_child() {
+        let name = "hosts::signal_out_of_range_is_told_to_ranks_of_all_hosts";
+        return [2, 4].iter().for_each(|ranks| all_succeed(start_apart(name, *ranks, &[])));
+    }
+    part();
+    bad_input::one_signal_out_of_range();
+}
+
+#[test]
+fn ranks_of_different_versions_on_two_hosts_do_not_come_together() {
+    if !is_child() {
+        let name = "hosts::ranks_of_different_versions_on_two_hosts_do_not_come_together";
+        let short = [("CROSSTIE_CONNECT_TIMEOUT_MS", "6000")];
+        return all_succeed(start_apart(name, 4, &short));
+    }
+    part();
+    bad_input::different_versions();
+}
+
 /// Registers memory of the double; whether that succeeded.
 fn registers(rank: &Rank) -> bool {
     let (mut memory, mut handle) = (null_mut(), null_mut());
@@ -140,7 +188,7 @@ fn memory_without_a_handle_is_refused_by_ranks_of_all_hosts() {
         return all_succeed(start_apart(name, 4, &[]));
     }
     part();
-    memory_without_a_handle();
+    bad_input::memory_without_a_handle();
 }
 
 /// The sockets of this process to other hosts, but for that of the set-up: descriptor and own port,

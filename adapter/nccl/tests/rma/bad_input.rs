@@ -6,6 +6,7 @@ use super::world::{
     HOSTS, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child, play,
     start, wait_until,
 };
+use crosstie::base::hash::fnv1a;
 use std::ffi::c_int;
 
 /// A deadline that a test can wait for.
@@ -33,38 +34,96 @@ fn fails(rank: &Rank, request: Result<*mut std::ffi::c_void, c_int>) {
     assert!(ended.is_err(), "it must not end well");
 }
 
+/// NCCL's numbers.
+const ARGUMENT: Result<*mut std::ffi::c_void, c_int> = Err(4);
+const REMOTE: c_int = 6;
+
+/// NCCL's threads stop at an error, here and so everywhere: each rank hears of it.
+fn hears_of_a_failure(rank: &Rank) {
+    wait_until("the news of a failure", || rank.table.progress(rank.coll, rank.context) == REMOTE);
+    // the first table's contexts are not made where hosts ask
+    assert!(rank.table.has_failed(rank.context) || !rank.table.has_gets());
+}
+
 /// Signals outside the memory or between its words, ranks and operations that do not exist, and
 /// transfers beyond the end.
-#[test]
-fn operations_out_of_range_are_refused() {
-    play("bad_input::operations_out_of_range_are_refused", &[11, 14], &[THREADS, HOSTS], |rank| {
-        let area = Area::new(Kind::Host, 4096, rank.own());
-        let name = rank.register(area.at(), area.number());
-        let none = (0, std::ptr::null_mut());
-        let by = (rank.coll, rank.context, 0);
-        let put = |ends, peer, raise| rank.table.put(by, ends, peer, raise);
-        for offset in [4, 4089, 4096, 1 << 40, u64::MAX - 7] {
-            for peer in 0..rank.ranks() as u32 {
-                let raised = put((none, 0, none), peer, Some(((offset, name), 1, ADD)));
-                assert!(raised.is_err(), "a signal at {offset}");
-            }
+fn operations_out_of_range(rank: &mut Rank) {
+    let area = Area::new(Kind::Host, 4096, rank.own());
+    let name = rank.register(area.at(), area.number());
+    let none = (0, std::ptr::null_mut());
+    let by = (rank.coll, rank.context, 0);
+    let put = |ends, peer, raise| rank.table.put(by, ends, peer, raise);
+    for offset in [4, 4089, 4096, 1 << 40, u64::MAX - 7] {
+        for peer in 0..rank.ranks() as u32 {
+            let raised = put((none, 0, none), peer, Some(((offset, name), 1, ADD)));
+            assert_eq!(raised, ARGUMENT, "a signal at {offset}");
         }
-        assert!(put((none, 0, none), 0, Some(((0, name), 1, 3))).is_err(), "an operation");
-        assert!(put((none, 0, none), 99, Some(((0, name), 1, ADD))).is_err(), "a rank");
-        assert!(put(((0, name), 4097, (0, name)), 0, None).is_err(), "too long");
-        assert!(put(((0, name), 8, (4090, name)), 0, None).is_err(), "beyond the end");
-        assert!(put(((u64::MAX, name), 8, (0, name)), 0, None).is_err(), "before the start");
-        let other = (0, (name as u64 + 1) as *mut _);
-        assert!(put((other, 8, (0, name)), 0, None).is_err(), "no such memory");
+    }
+    assert_eq!(put((none, 0, none), 0, Some(((0, name), 1, 3))), ARGUMENT, "an operation");
+    assert_eq!(put((none, 0, none), 99, Some(((0, name), 1, ADD))), ARGUMENT, "a rank");
+    assert_eq!(put(((0, name), 4097, (0, name)), 0, None), ARGUMENT, "too long");
+    assert_eq!(put(((0, name), 8, (4090, name)), 0, None), ARGUMENT, "beyond the end");
+    assert_eq!(put(((u64::MAX, name), 8, (0, name)), 0, None), ARGUMENT, "before the start");
+    let other = (0, (name as u64 + 1) as *mut _);
+    assert_eq!(put((other, 8, (0, name)), 0, None), ARGUMENT, "no such memory");
+    if rank.table.has_gets() {
         let by = (rank.coll, rank.context, 77);
         let raised = Some(((0, name), 1, ADD));
-        let beyond = rank.table.put(by, (none, 0, none), 0, raised);
-        assert_eq!(beyond.is_err(), rank.table.has_gets(), "a context");
-        // and all goes on
-        let request = rank.put(0, ((0, name), 8, (8, name)), rank.own());
-        rank.wait(request);
-        rank.meet();
-    });
+        assert_eq!(rank.table.put(by, (none, 0, none), 0, raised), ARGUMENT, "a context");
+    }
+    hears_of_a_failure(rank);
+    assert_eq!(put((none, 0, none), 0, Some(((0, name), 1, ADD))), Err(REMOTE), "a good one");
+    rank.meet();
+    rank.end(&[name]);
+}
+
+#[test]
+fn operations_out_of_range_are_refused() {
+    const TEST: &str = "bad_input::operations_out_of_range_are_refused";
+    play_to_the_end(TEST, operations_out_of_range);
+}
+
+/// Plays a story at whose end the communicator has failed, and is closed.
+fn play_to_the_end(test: &str, story: fn(&mut Rank)) {
+    if is_child() {
+        return each_rank(|place| {
+            story(&mut Rank::open(place).expect("the ranks come together"));
+            wait_until("the end of the plugin's threads", || threads().is_empty());
+        });
+    }
+    for (version, layout) in [(11, THREADS), (14, THREADS), (11, TCP), (13, PROCESSES), (15, HOSTS)]
+    {
+        all_succeed(test, start(test, version, &layout, &[]));
+    }
+}
+
+/// One rank raises a signal that does not exist. All others hear of it, each in the calls that NCCL
+/// makes: the progress function, a test, and the question for the last error.
+fn one_signal_out_of_range(rank: &mut Rank) {
+    let area = Area::new(Kind::Private, 4096, rank.own());
+    let name = rank.register(area.at(), area.number());
+    let none = (0, std::ptr::null_mut());
+    let by = (rank.coll, rank.context, 0);
+    let next = (rank.own() + 1) % rank.ranks();
+    let good = rank.signal(next, ((0, name), 1, ADD));
+    wait_until("a signal", || area.word(0) == 1);
+    rank.wait(good);
+    let waits = rank.signal(next, ((8, name), 1, ADD));
+    rank.meet();
+    if rank.own() == 1 {
+        let raised = rank.table.put(by, (none, 0, none), 0, Some(((4096, name), 1, ADD)));
+        assert_eq!(raised, ARGUMENT);
+    }
+    hears_of_a_failure(rank);
+    assert_eq!(rank.table.test(rank.coll, waits), Err(REMOTE));
+    rank.meet();
+    rank.end(&[name]);
+}
+
+#[test]
+fn signal_out_of_range_is_an_error_of_all_ranks() {
+    const TEST: &str = "bad_input::signal_out_of_range_is_an_error_of_all_ranks";
+    play_to_the_end(TEST, one_signal_out_of_range);
 }
 
 /// Memory that one rank cannot register is refused at all; the next is registered.
@@ -231,6 +290,43 @@ fn window_that_one_rank_does_not_register_is_an_error_of_all() {
     }
     for (version, layout) in [(11, PROCESSES), (14, TCP), (15, PROCESSES)] {
         all_succeed(TEST, start(TEST, version, &layout, &BOTH_SOON));
+    }
+}
+
+/// Changes a handle to one of the next version of its format, as its reader checks it.
+fn next_version(handle: &mut [u8; 128]) {
+    handle[8] += 1;
+    let sum = fnv1a(&handle[..120]);
+    handle[120..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// A rank of another table of NCCL's, and one whose handle a later version of the plugin has made.
+#[test]
+fn ranks_of_different_versions_do_not_come_together() {
+    const TEST: &str = "bad_input::ranks_of_different_versions_do_not_come_together";
+    const LATER: &str = "RMA_LATER";
+    if is_child() {
+        return each_rank(|place| {
+            let (table, init, listener, mut handles) = acquainted(place);
+            if std::env::var_os(LATER).is_some() {
+                next_version(&mut handles[1]);
+            }
+            assert!(table.connect(&mut handles, place.rank, listener).is_err());
+            assert_eq!(table.close_listen(listener), 0);
+            assert_eq!(table.finalize(init), 0);
+            wait_until("the end of the plugin's threads", || threads().is_empty());
+        });
+    }
+    const VERSION: &str = "RMA_VERSION";
+    for (version, other) in [(11, "13"), (13, "14"), (14, "15"), (15, "14"), (15, "11")] {
+        for layout in [PROCESSES, TCP] {
+            let more: [&[(&str, &str)]; 2] = [&[SOON], &[SOON, (VERSION, other)]];
+            all_succeed(TEST, start(TEST, version, &layout, &more));
+        }
+    }
+    for (version, layout) in [(11, THREADS), (14, TCP), (15, HOSTS)] {
+        let later: &[(&str, &str)] = &[SOON, (LATER, "1")];
+        all_succeed(TEST, start(TEST, version, &layout, &[later, later]));
     }
 }
 

@@ -70,14 +70,30 @@ fn number(name: &str) -> usize {
 /// Starts a test of this program anew, as the processes of a layout; `more` has the variables of
 /// each host beside the layout's.
 pub fn start(test: &str, version: usize, layout: &Layout, more: &[&[(&str, &str)]]) -> Vec<Child> {
-    let program = std::env::current_exe().unwrap();
+    start_by(test, version, layout, more, |_, program| Command::new(program))
+}
+
+/// The folder of a test's files, as its parent names it.
+pub fn folder_of(test: &str, version: usize, layout: &Layout) -> PathBuf {
     let name = format!("{test}-{version}-{}", layout.name);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rma").join(name);
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("rma").join(name)
+}
+
+/// The same, by the command that runs a program as a host of a number.
+pub fn start_by(
+    test: &str,
+    version: usize,
+    layout: &Layout,
+    more: &[&[(&str, &str)]],
+    command: impl Fn(usize, &Path) -> Command,
+) -> Vec<Child> {
+    let program = std::env::current_exe().unwrap();
+    let folder = folder_of(test, version, layout);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     let child = |host: usize| {
         let apart = layout.apart.then(|| ("CROSSTIE_NODE_ID", (host + 71).to_string()));
-        Command::new(&program)
+        command(host, &program)
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env("LD_LIBRARY_PATH", library_path())
             .env("CROSSTIE_GIN", "proxy")

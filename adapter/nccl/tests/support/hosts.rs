@@ -1,6 +1,7 @@
 //! Two hosts for the harness: network namespaces with wires between them, one subnet for each.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -81,9 +82,41 @@ impl Hosts {
         }
     }
 
+    /// A command that runs on a host.
+    pub fn command(&self, host: usize, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[host]]).arg(program);
+        command
+    }
+
+    /// Bytes that the first host has sent by an interface.
+    pub fn sent(&self, at: usize) -> u64 {
+        let file = format!("/sys/class/net/eth{at}/statistics/tx_bytes");
+        let output = self.command(0, Path::new("cat")).arg(file).output().expect("cat");
+        String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+    }
+
+    /// Switches a wire's end on the second host on or off.
+    pub fn switch(&self, at: usize, on: bool) {
+        let state = if on { "up" } else { "down" };
+        ip(Some(&self.names[1]), &format!("link set eth{at} {state}\n"));
+    }
+
+    /// Waits until both ends of a wire have a carrier, as the kernel tells in its own time.
+    pub fn settle(&self, at: usize) {
+        let file = format!("/sys/class/net/eth{at}/operstate");
+        let is_up = |host| {
+            let output = self.command(host, Path::new("cat")).arg(&file).output().expect("cat");
+            output.stdout.starts_with(b"up")
+        };
+        while !(is_up(0) && is_up(1)) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Takes a wire's end on the second host out of use: the first's has no carrier.
     pub fn unplug(&self, at: usize) {
-        ip(Some(&self.names[1]), &format!("link set eth{at} down\n"));
+        self.switch(at, false);
         // the kernel tells the other end in its own time
         let words = format!("-n {} -o link show dev eth{at}", self.names[0]);
         let shown = || Command::new("ip").args(words.split(' ')).output().expect("ip").stdout;

@@ -1,0 +1,141 @@
+//! A word at each rank for each other one, which a rank raises when it has failed in a way that its
+//! peers cannot see: their connections with it stand.
+
+extern crate std;
+
+use super::Group;
+use super::jobs::{Jobs, Until, Work};
+use crate::base::slab::Handle;
+use crate::base::units::{Bytes, Span as Time};
+use crate::fabric::MemoryKind;
+use crate::host::Endpoint;
+use crate::host::error::RegisterError;
+use crate::memory::probe::clock_ns;
+use crate::memory::{Errno, Reserve};
+use crate::window::WindowError;
+use crate::window::group::Flushed;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::yield_now;
+
+const WORD: u64 = size_of::<u64>() as u64;
+
+/// Why ranks have no board.
+#[derive(Copy, Clone, Debug)]
+pub enum BoardError {
+    /// Its memory cannot be registered.
+    Register(RegisterError),
+    /// It is no window.
+    Window(WindowError),
+    /// That rank did not come in time.
+    Missing(u32),
+}
+
+/// The board of one rank. It is dropped after its endpoint has closed.
+#[derive(Debug)]
+pub struct Board {
+    rank: u32,
+    ranks: u32,
+    /// A word that counts, then one for each rank.
+    memory: Reserve,
+    /// Its region, and its window.
+    region: Option<Handle>,
+    window: Option<Handle>,
+    jobs: Jobs,
+}
+
+impl Board {
+    /// Memory for a board of `ranks`, of which `rank` is this one.
+    ///
+    /// *Errors*: as the kernel refuses memory.
+    pub fn new(rank: u32, ranks: u32) -> Result<Board, Errno> {
+        let memory = Reserve::create(((u64::from(ranks) + 1) * WORD) as usize)?;
+        let jobs = Jobs::new(ranks as usize, 2 * ranks as usize);
+        Ok(Board { rank, ranks, memory, region: None, window: None, jobs })
+    }
+
+    /// Shows it to the other ranks: a call that all of them make, in a group that has no window
+    /// yet. After an error the endpoint is closed before the board is dropped.
+    ///
+    /// *Cost*: blocks until all have come, or the time is over.
+    pub fn open(
+        &mut self,
+        group: &mut Group,
+        endpoint: &mut Endpoint,
+        timeout: Time,
+    ) -> Result<(), BoardError> {
+        let deadline_ns = clock_ns().saturating_add(timeout.0);
+        let (address, length) = self.place();
+        // SAFETY: the own memory, which stands until the endpoint has closed (`Board`).
+        let region = unsafe { endpoint.shared.register(address, Bytes(length), MemoryKind::Host) };
+        let region = region.map_err(BoardError::Register)?;
+        self.region = Some(region);
+        // SAFETY: as above; ranks add to it, and it is only touched as atomics.
+        let window = unsafe { group.register(endpoint, (region, address, length), false) };
+        let window = window.map_err(BoardError::Window)?;
+        group.inner().exchange_begin(window).map_err(BoardError::Window)?;
+        loop {
+            let inner = group.inner();
+            match inner.exchange_look(window).map_err(BoardError::Window)? {
+                // the others wait for what this rank tells
+                Flushed::Done if !inner.is_unsent() || clock_ns() > deadline_ns => break,
+                Flushed::Waiting(rank) if clock_ns() > deadline_ns => {
+                    return Err(BoardError::Missing(rank));
+                }
+                Flushed::Done | Flushed::Waiting(_) => {}
+            }
+            group.progress(endpoint);
+            yield_now();
+        }
+        self.window = Some(window);
+        Ok(())
+    }
+
+    /// Its region and first byte, for windows of no bytes; `None`: it is not open.
+    pub fn nothing(&self) -> Option<(Handle, u64)> {
+        Some((self.region?, self.place().0))
+    }
+
+    fn place(&self) -> (u64, u64) {
+        let length = (u64::from(self.ranks) + 1) * WORD;
+        (self.memory.start().expose_provenance() as u64, length)
+    }
+
+    fn word(&self, at: u32) -> &AtomicU64 {
+        debug_assert!(at <= self.ranks);
+        // SAFETY: inside the memory (`Board::new`), aligned, zeroed, and touched as atomics alone.
+        unsafe { &*self.memory.start().cast::<AtomicU64>().add(at as usize) }
+    }
+
+    /// Tells all ranks, this one too, that this one has failed. Once, however often it is called.
+    pub fn tell(&mut self) {
+        let Some(window) = self.window else { return };
+        if self.word(1 + self.rank).load(Ordering::Relaxed) != 0 {
+            return; // this rank alone writes there
+        }
+        for at in [1 + self.rank, 0] {
+            self.word(at).fetch_add(1, Ordering::Relaxed); // nothing is ordered by it
+            for rank in (0..self.ranks).filter(|rank| *rank != self.rank) {
+                let offset = u64::from(at) * WORD;
+                let add = Work::Add { window, offset, value: 1, fence: false };
+                // there are as many places as adds
+                let _ = self.jobs.push(rank, add, Until::Applied);
+            }
+        }
+    }
+
+    /// A rank that has told that it has failed.
+    #[inline]
+    pub fn told(&self) -> Option<u32> {
+        if self.word(0).load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        // its own word may come later
+        (0..self.ranks).find(|rank| self.word(1 + rank).load(Ordering::Relaxed) != 0)
+    }
+
+    /// Issues what is to be told; whether anything moved.
+    #[inline]
+    pub fn step(&mut self, group: &mut Group, endpoint: &mut Endpoint) -> bool {
+        !self.jobs.is_idle() && self.jobs.step(group.inner(), endpoint)
+    }
+}
