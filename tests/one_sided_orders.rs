@@ -7,9 +7,9 @@ use crosstie::transport::request::RequestIdError;
 use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, SubmitError};
 use crosstie::window::group::Flushed;
 use crosstie::window::{
-    Carrier, Group, Limits, Links, Local, Put, Span, Ticket, WindowError, WindowMemory,
+    After, Carrier, Group, Limits, Links, Local, Put, Span, Ticket, WindowError, WindowMemory,
 };
-use crosstie::wire::one_sided::{FENCE, FRAME_HEAD_BYTES, SHORT_FRAME_BYTES};
+use crosstie::wire::one_sided::{FENCE, FRAME_HEAD_BYTES, RecordKind, SHORT_FRAME_BYTES};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -43,6 +43,8 @@ struct Wire {
     requests: u64,
     /// Ignore fences, as a fault of the owner would.
     without_fences: bool,
+    /// Adds need nothing, as of an owner that does not look at it.
+    without_needs: bool,
 }
 
 impl Wire {
@@ -82,6 +84,10 @@ impl Wire {
             // of the first record alone, whose flags follow its kind
             let record = if bytes.len() == SHORT_FRAME_BYTES { 0 } else { FRAME_HEAD_BYTES };
             bytes.iter_mut().skip(record + 1).take(1).for_each(|flags| *flags &= !FENCE);
+        }
+        let is_add = bytes.first().is_some_and(|kind| kind & 15 == RecordKind::Add as u8);
+        if self.without_needs && bytes.len() == SHORT_FRAME_BYTES && is_add {
+            bytes[6..8].fill(0);
         }
         if message.length > room.length {
             self.end(receive, Err(RequestError::Truncated), message.length);
@@ -211,6 +217,24 @@ impl Rank {
         Rank { group, end, window, memory, local }
     }
 
+    /// A window of a part of the memory, whose exchange has begun.
+    fn second_window(&mut self, at: usize, bytes: usize) -> Handle {
+        let address = self.memory[at..at + bytes].as_mut_ptr().expose_provenance() as u64;
+        let length = bytes as u64;
+        let window = self.group.register(WindowMemory {
+            region: REGION,
+            address,
+            length,
+            is_device: false,
+            is_read_only: false,
+            // SAFETY: it lives as long as the rank.
+            bytes: unsafe { Span::new(address, length) },
+        });
+        let window = window.expect("a window");
+        self.group.exchange_begin(window).expect("room");
+        window
+    }
+
     fn step(&mut self) {
         self.group.step(&mut self.end);
     }
@@ -320,6 +344,20 @@ fn put(rank: &mut Rank, at: usize, bytes: usize, signal: Option<(u16, u64)>) -> 
     let put =
         Put { window: rank.window, rank: 1, offset: at as u64, signal, counter: Some((0, 1)) };
     rank.group.put(&rank.end, &put, &local).expect("room")
+}
+
+/// Windows of a part of each rank's memory, which are exchanged.
+fn second_windows(ranks: &mut [Rank; 2], at: usize, bytes: usize) -> [Handle; 2] {
+    let windows = ranks.each_mut().map(|rank| rank.second_window(at, bytes));
+    loop {
+        ranks.iter_mut().for_each(Rank::step);
+        let look = |at: usize, ranks: &mut [Rank; 2]| ranks[at].group.exchange_look(windows[at]);
+        if [0, 1].map(|at| look(at, ranks)) == [Ok(Flushed::Done); 2] {
+            return windows;
+        }
+        let choices = ranks[0].end.wire.borrow().choices();
+        choices.into_iter().for_each(|key| ranks[0].end.wire.borrow_mut().deliver(key));
+    }
 }
 
 fn signals(rank: &Rank) -> [u64; 4] {
@@ -444,6 +482,84 @@ fn what_is_refused_is_told_in_every_order() {
         },
     );
     assert!(runs.expect("every order") >= 2);
+}
+
+/// Puts to a window that its owner frees at any moment, each with an add to a word of the other
+/// window that needs it, and an add that needs none of them.
+fn needed(without_needs: bool, lengths: [usize; 2], freed_at: usize) -> Result<usize, String> {
+    const WORDS: usize = 12_000;
+    let (looks, is_freed) = (std::cell::Cell::new(0), std::cell::Cell::new(false));
+    orders(
+        false,
+        |ranks| {
+            looks.set(0);
+            is_freed.set(false);
+            let words = second_windows(ranks, WORDS, 64);
+            ranks[0].end.wire.borrow_mut().without_needs = without_needs;
+            let origin = &mut ranks[0];
+            let mut tickets = vec![];
+            for (at, bytes) in lengths.into_iter().enumerate() {
+                let put = put(origin, at * 4000, bytes, None);
+                origin.step();
+                let (to, word) = ((words[0], 1), 8 * at as u64);
+                let after = After::Success(put);
+                tickets.extend([put, origin.group.add(to, word, 1, after).expect("room")]);
+                origin.step();
+            }
+            tickets.push(origin.group.add((words[0], 1), 16, 1, After::All).expect("room"));
+            tickets
+        },
+        |ranks, tickets| {
+            let [origin, owner] = ranks;
+            let word = |owner: &Rank, at: usize| owner.memory[WORDS + 8 * at];
+            for (at, bytes) in lengths.into_iter().enumerate() {
+                if word(owner, at) != 0 && !owner.has(at * 4000, bytes) {
+                    return Err(format!("word {at} grew, and its bytes are not there"));
+                }
+            }
+            looks.set(looks.get() + 1);
+            if !is_freed.get() && looks.get() > freed_at && owner.group.free(owner.window) == Ok(())
+            {
+                is_freed.set(true);
+            }
+            let mut all = true;
+            for ticket in tickets {
+                all &= origin.group.is_applied(*ticket) == Ok(true);
+            }
+            if !all {
+                return Ok(false);
+            }
+            for (at, pair) in tickets.chunks_exact(2).enumerate() {
+                let refused = [0, 1].map(|of| origin.group.refusal_of(pair[of]).is_some());
+                if refused[0] && !refused[1] {
+                    return Err(format!("put {at} was refused, and its add was not"));
+                }
+                if refused[1] == (word(owner, at) != 0) {
+                    return Err(format!("add {at}: what is told is not so"));
+                }
+            }
+            match (word(owner, 2), origin.group.refusal_of(tickets[4])) {
+                (1, None) => Ok(true),
+                other => Err(format!("the add that needs nothing: {other:?}")),
+            }
+        },
+    )
+}
+
+#[test]
+fn no_word_grows_behind_a_put_that_was_refused_in_every_order() {
+    for lengths in [[3000, 8], [8, 3000], [3000, 3000], [8, 8]] {
+        for freed_at in 0..8 {
+            needed(false, lengths, freed_at).expect("every order");
+        }
+    }
+}
+
+/// The rules above can fail: an owner that does not look at what an add needs breaks one of them.
+#[test]
+fn an_owner_that_adds_behind_a_refusal_is_caught() {
+    let found = needed(true, [3000, 8], 0).expect_err("a word that grows");
+    assert!(found.contains("grew") || found.contains("refused"), "{found}");
 }
 
 /// A barrier is passed when all have come, and after what they put before: also where bytes are

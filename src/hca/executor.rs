@@ -13,6 +13,7 @@
 //! | entries of one queue | taken in order; their completions are published in order |
 //! | writes of one queue | in flight together; the caller keeps their order at the target |
 //! | an atomic | starts when all that was taken before it on its queue has ended |
+//! | one of a signal, if the peer [keeps the order](Lane::keeps_order) | starts beside writes |
 //! | a read | starts when all writes and atomics before it have ended |
 //! | a fenced entry, a dump | starts when all before it have ended |
 //! | a wait | holds its own queue until the other queue has completed that index |
@@ -23,7 +24,7 @@
 
 use super::completion::Syndrome;
 use super::entry::{Address, Entry, INLINE_MAX, Malformed, Segment, Work};
-use super::keys::{Keys, Place};
+use super::keys::{Keys, Kind, Place};
 use super::queue::{Class, Next, Queue};
 
 /// A stretch of this rank's memory that was found in bounds.
@@ -105,6 +106,9 @@ pub struct Lane<'m> {
     pub queue: Queue<'m>,
     /// The peer's rank; of a companion queue the own one.
     pub rank: usize,
+    /// Writes and adds to signals take effect at the peer in the order in which they began. Of an
+    /// add behind a write or add that fails nothing takes effect.
+    pub keeps_order: bool,
 }
 
 /// All queues of one rank. *Shape*: their numbers follow each other in the order of the table.
@@ -199,9 +203,7 @@ impl<'m, 'q> Executor<'m, 'q> {
                 let from = keys.place(remote, bytes, rank, Syndrome::RemoteAccess)?;
                 (Class::Read, Action::Read { from, to: self.locals(&local, keys)? })
             }
-            Work::FetchAdd { remote, add, local } => {
-                (Class::Atomic, self.add(remote, add, local, rank, keys)?)
-            }
+            Work::FetchAdd { remote, add, local } => self.add(remote, add, local, at, keys)?,
         };
         let queue = &mut self.lanes[at].queue;
         if !queue.may_start(class) {
@@ -254,15 +256,19 @@ impl<'m, 'q> Executor<'m, 'q> {
         remote: Address,
         value: u64,
         local: Segment,
-        rank: usize,
+        at: usize,
         keys: &Keys<'_>,
-    ) -> Result<Action, Syndrome> {
+    ) -> Result<(Class, Action), Syndrome> {
         if !remote.offset.is_multiple_of(8) {
             return Err(Syndrome::RemoteAccess);
         }
+        let Lane { rank, keeps_order, .. } = self.lanes[at];
         let word = keys.place(remote, 8, rank, Syndrome::RemoteAccess)?;
         let old = keys.place(local.at, 8, self.own_rank, Syndrome::LocalProtection)?;
-        Ok(Action::Add { word, value, old })
+        // words of windows may be a GPU's, where a later write does not wait for them
+        let is_ordered = keeps_order && word.kind == Kind::Signals;
+        let class = if is_ordered { Class::Ordered } else { Class::Atomic };
+        Ok((class, Action::Add { word, value, old }))
     }
 
     fn locals(

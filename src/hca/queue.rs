@@ -26,6 +26,8 @@ pub enum Class {
     Read,
     /// Changes a word of the peer.
     Atomic,
+    /// The same, where the peer keeps the order of writes and such changes.
+    Ordered,
 }
 
 /// The memory of one queue.
@@ -81,6 +83,7 @@ pub struct Queue<'m> {
     reads: u32,
     writes: u32,
     atomics: u32,
+    ordered: u32,
     failure: Option<Failure>,
     /// The doorbell that was flushed last: only another one brings further entries.
     flushed: u64,
@@ -129,6 +132,7 @@ impl<'m> Queue<'m> {
             reads: 0,
             writes: 0,
             atomics: 0,
+            ordered: 0,
             failure: None,
             flushed: 0,
             unsettled_since: None,
@@ -174,19 +178,21 @@ impl<'m> Queue<'m> {
 
     /// Whether nothing is in flight.
     pub fn is_quiet(&self) -> bool {
-        self.reads + self.writes + self.atomics == 0
+        self.reads + self.writes + self.atomics + self.ordered == 0
     }
 
     /// Whether an entry of `class` may start beside those in flight.
     ///
     /// As on the adapter: the peer executes a queue in order, and the answer to a read may be
     /// overtaken. So writes stay in flight together and the caller keeps their order; a read waits
-    /// for writes and atomics; an atomic waits for everything.
+    /// for writes and atomics; an atomic waits for everything. Where the peer keeps the order, an
+    /// atomic waits for reads and other atomics alone, and nothing but reads waits for it.
     pub fn may_start(&self, class: Class) -> bool {
         match class {
             Class::Write => self.atomics == 0,
-            Class::Read => self.atomics + self.writes == 0,
+            Class::Read => self.atomics + self.ordered + self.writes == 0,
             Class::Atomic => self.is_quiet(),
+            Class::Ordered => self.atomics + self.reads == 0,
         }
     }
 
@@ -284,6 +290,7 @@ impl<'m> Queue<'m> {
             Class::Write => &mut self.writes,
             Class::Read => &mut self.reads,
             Class::Atomic => &mut self.atomics,
+            Class::Ordered => &mut self.ordered,
         }
     }
 

@@ -76,7 +76,7 @@ impl fmt::Display for Why {
         match self {
             Why::UnderWay(Class::Write) => f.write_str("its copy to the peer has not ended"),
             Why::UnderWay(Class::Read) => f.write_str("its copy from the peer has not ended"),
-            Why::UnderWay(Class::Atomic) => {
+            Why::UnderWay(Class::Atomic | Class::Ordered) => {
                 f.write_str("the owner of its word has not added to it")
             }
             Why::NotWritten => f.write_str(

@@ -9,6 +9,7 @@ use super::limits::Limits;
 use super::memory::{Span, WORD};
 use super::outbox::{FRAMES, Outbox};
 use super::table::{Count, Share, Slot, Table, WindowMemory};
+use super::ticket::{After, Ticket};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::slab::Handle;
 use crate::transport::{RequestError, SubmitError};
@@ -16,29 +17,6 @@ use crate::wire::one_sided::{
     APART, DEVICE, FENCE, FRAME_BYTES, INLINE_BYTES_MAX, READ_ONLY, RECORD_BYTES, Record,
     RecordKind, SIGNAL,
 };
-
-/// Names an operation whose local buffer is in use: rank in the upper 16 bits, the number of its
-/// record in the others. Zero is none, and has ended.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-#[repr(transparent)]
-pub struct Ticket(pub u64);
-
-const NUMBER_BITS: u32 = 48;
-
-impl Ticket {
-    fn new(rank: u32, number: u64) -> Ticket {
-        Ticket(u64::from(rank) << NUMBER_BITS | number)
-    }
-
-    /// The rank that the operation is with.
-    pub const fn rank(self) -> u32 {
-        (self.0 >> NUMBER_BITS) as u32
-    }
-
-    const fn number(self) -> u64 {
-        self.0 & ((1 << NUMBER_BITS) - 1)
-    }
-}
 
 /// A buffer of this rank's, inside registered memory.
 #[derive(Copy, Clone, Debug)]
@@ -410,15 +388,14 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         Ok(Ticket::new(rank, number))
     }
 
-    /// Adds to an aligned word of 8 bytes in a rank's part of a window, modulo 2^64. With `fence`,
-    /// after all that was issued to the rank before has taken effect; without, it may pass puts to
-    /// memory of the host.
+    /// Adds to an aligned word of 8 bytes in a rank's part of a window, modulo 2^64. After nothing,
+    /// it may pass puts to memory of the host.
     pub fn add(
         &mut self,
         (window, rank): (Handle, u32),
         offset: u64,
         value: u64,
-        fence: bool,
+        after: After,
     ) -> Result<Ticket, WindowError> {
         let (mut record, flags, _) =
             self.record(RecordKind::Add, (window, rank), (offset, WORD))?;
@@ -428,8 +405,10 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         if flags & READ_ONLY != 0 {
             return Err(WindowError::ReadOnly);
         }
-        record.value = value;
         let lane = self.lane(rank)?;
+        let needs = after.needs(rank, lane.issued).ok_or(WindowError::Rank)?;
+        (record.id, record.value) = (needs, value);
+        let fence = after != After::Nothing;
         if !lane.can_issue(record.frame_bytes(), fence || lane.fences) {
             return Err(WindowError::Again);
         }
@@ -442,7 +421,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
     }
 
     /// Whether an operation has taken effect at its rank; asks that rank to say so. What was
-    /// refused counts, too: see [`Group::refused`].
+    /// refused counts, too: see [`Group::refusal_of`].
     pub fn is_applied(&mut self, ticket: Ticket) -> Result<bool, WindowError> {
         let rank = ticket.rank();
         let lane = self.lanes.get_mut(rank as usize).ok_or(WindowError::Rank)?;
@@ -455,10 +434,10 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(rank, error)))
     }
 
-    /// The first operation that a rank has refused since the last flush that said so.
-    pub fn refused(&self, rank: u32) -> Option<(Ticket, WindowError)> {
-        let (number, refusal) = self.lanes.get(rank as usize)?.refused?;
-        Some((Ticket::new(rank, number), refusal.into()))
+    /// Why an operation that counts as applied was refused, if it was. Of many that were refused at
+    /// a time, those between them may be said to be, too; none is left out.
+    pub fn refusal_of(&self, ticket: Ticket) -> Option<WindowError> {
+        Some(self.lanes.get(ticket.rank() as usize)?.heard.of(ticket.number())?.into())
     }
 
     /// Has what is issued to a rank from now on take effect after all that was issued before.
@@ -475,7 +454,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
             return Err(WindowError::Rank);
         }
         if ticket.number() <= lane.local_through() {
-            return lane.get_refusal(ticket.number()).map_or(Ok(true), |why| Err(why.into()));
+            return lane.heard.of_get(ticket.number()).map_or(Ok(true), |why| Err(why.into()));
         }
         lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(ticket.rank(), error)))
     }
@@ -488,7 +467,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         if lane.applied != lane.issued {
             (lane.wants_applied, lane.is_quiet) = (true, false);
         } else if lane.local_through() == lane.issued {
-            return match lane.refused.take() {
+            return match lane.heard.first.take() {
                 Some((_, refusal)) => Err(refusal.into()),
                 None => Ok(Flushed::Done),
             };

@@ -10,16 +10,15 @@ use super::inbox::{Inbox, Read};
 use super::memory::Span;
 use super::mutant::Mutant;
 use super::outbox::{Due, Left, Outbox, TAG};
+use super::refusals::{Heard, Refusals};
 use super::table::{Count, Table};
 use crate::transport::{Incoming, Outgoing, RequestError, SubmitError};
-use crate::wire::one_sided::{FENCE, FrameHead, Record, RecordKind, Refusal};
-use transfer::{Arriving, Refused, RefusedGets, TRANSFERS, Way, What};
-pub(super) use transfer::{Asked, GetState, Leaving, Why};
+use crate::wire::one_sided::{FENCE, FrameHead, Record, RecordKind};
+use transfer::{Arriving, Way, What};
+pub(super) use transfer::{Asked, GetState, Leaving, TRANSFERS, Why};
 
 /// Operations whose counter waits until the peer has applied them.
 pub(super) const COUNTING: usize = 64;
-/// Rows of refused records that the peer was not told of. Of further ones it hears nothing.
-const REFUSALS: usize = 16;
 /// Records that are applied before the peer is told without having asked.
 const TELL_EACH: u64 = 64;
 
@@ -59,12 +58,9 @@ pub(super) struct Lane<L> {
     /// Gets of the peer's that wait for their answer.
     asks: Fifo<Record, TRANSFERS>,
     pub counting: Fifo<(u64, Count), COUNTING>,
-    /// Records of the peer's that were refused, which it was not told yet.
-    refusals: Fifo<Refused, REFUSALS>,
-    /// The first of ours that was refused, which the user was not told yet.
-    pub refused: Option<(u64, Refusal)>,
-    /// The last gets of ours that were.
-    refused_gets: RefusedGets,
+    /// Records that were refused: of the peer's, and of ours.
+    refusals: Refusals,
+    pub heard: Heard,
     pub failed: Option<RequestError>,
     /// It has failed, and none of its requests touches memory any more.
     is_stopped: bool,
@@ -99,9 +95,8 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             gets: Fifo::EMPTY,
             asks: Fifo::EMPTY,
             counting: Fifo::EMPTY,
-            refusals: Fifo::EMPTY,
-            refused: None,
-            refused_gets: RefusedGets { last: [(0, Refusal::Stale); TRANSFERS], next: 0 },
+            refusals: Refusals::NONE,
+            heard: Heard::NOTHING,
             failed: None,
             is_stopped: false,
             wants_applied: false,
@@ -518,12 +513,6 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             (self.wants_applied, self.is_quiet) = (true, false);
         }
         number <= self.applied
-    }
-
-    /// Why a get of ours was refused, if it was.
-    pub fn get_refusal(&self, number: u64) -> Option<Refusal> {
-        let found = self.refused_gets.last.iter().find(|(refused, _)| *refused == number);
-        found.filter(|_| number != 0).map(|(_, refusal)| *refusal)
     }
 
     /// Whether there is room for what a record takes, and what it waits for has happened.

@@ -36,13 +36,16 @@ mod mutant;
 #[cfg(feature = "proof")]
 pub mod mutant;
 mod outbox;
+mod refusals;
 mod table;
+mod ticket;
 
 pub use carrier::{Add, AddError, Carrier};
 pub use comparison::Comparison;
 pub use error::WindowError;
-pub use group::{Group, Local, Put, Ticket};
+pub use group::{Group, Local, Put};
 pub use lane::Links;
 pub use limits::{Limits, frames_bytes_each};
 pub use memory::Span;
 pub use table::WindowMemory;
+pub use ticket::{After, Ticket};

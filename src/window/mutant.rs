@@ -10,4 +10,6 @@ pub enum Mutant {
     FenceIgnored,
     /// The owner adds a put's signal when its record comes, before its bytes have.
     SignalAtRecord,
+    /// The owner adds to a word although it has refused what the add needs.
+    RefusalIgnored,
 }

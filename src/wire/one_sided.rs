@@ -57,7 +57,8 @@ pub enum RecordKind {
     Share,
     /// The sender has come to barrier `id` of the window.
     Arrive,
-    /// The 64-bit word of the window at `offset` grows by `value`; `length` is 8.
+    /// The 64-bit word of the window at `offset` grows by `value`; `length` is 8. It needs the `id`
+    /// records before it; the highest number stands for all.
     Add,
 }
 
@@ -140,7 +141,7 @@ pub struct Record {
     pub kind: RecordKind,
     /// Bits such as [`FENCE`].
     pub flags: u8,
-    /// Of a signal or barrier.
+    /// Of a signal or barrier; of an add, how many records before it it needs.
     pub id: u16,
     /// The window's place at its owner; of a share, at its sender.
     pub window: u16,
@@ -278,7 +279,7 @@ impl Short {
 
 /// Bytes of a [`Member`].
 pub const MEMBER_BYTES: usize = 32 + HANDLE_BYTES;
-const MEMBER_MAGIC: u64 = u64::from_le_bytes(*b"xtiegrp2");
+const MEMBER_MAGIC: u64 = u64::from_le_bytes(*b"xtiegrp3");
 
 /// What each rank gives the bootstrap when a group is opened, and again when it has connected.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -72,7 +72,8 @@ pub fn hca(deeds: &[Deed]) {
                 ended,
                 classes,
             };
-            Lane { queue: Queue::new(memory, FIRST + at as u32, 0x1234_5678_9abc_def0), rank: at }
+            let queue = Queue::new(memory, FIRST + at as u32, 0x1234_5678_9abc_def0);
+            Lane { queue, rank: at, keeps_order: at == 1 }
         })
         .collect();
     let mut executor = Executor::new(&mut lanes, 0);

@@ -2,8 +2,8 @@
 
 use super::suite::{Actor, Outcome, Piece, Window, plain};
 use crosstie::base::slab::Handle;
-use crosstie::host::group::jobs::{JobId, Jobs, Until, Work};
-use crosstie::window::{Local, Span, Ticket, WindowError};
+use crosstie::host::group::jobs::{Before, JobId, Jobs, Until, Work};
+use crosstie::window::{After, Local, Span, Ticket, WindowError};
 
 fn word(piece: &Piece, at: usize) -> u64 {
     u64::from_le_bytes(piece.read(at, 8).try_into().expect("8 bytes"))
@@ -11,8 +11,9 @@ fn word(piece: &Piece, at: usize) -> u64 {
 
 /// Adds, and makes progress until there is room.
 fn add(actor: &mut Actor, target: (Handle, u32), (at, value): (u64, u64), fence: bool) -> Ticket {
+    let after = if fence { After::All } else { After::Nothing };
     loop {
-        match actor.rank.group().inner().add(target, at, value, fence) {
+        match actor.rank.group().inner().add(target, at, value, after) {
             Err(WindowError::Again) => actor.rank.progress(),
             added => return added.expect("a word of the window"),
         }
@@ -110,10 +111,16 @@ pub fn jobs(actor: &mut Actor) -> Outcome {
         let offset = (8 + at * EACH) as u64;
         let put = Work::Put { window: window.handle, offset, local: local(&source, at * EACH) };
         ids.push(jobs.push(next, put, Until::Applied).expect("room"));
-        let add = Work::Add { window: window.handle, offset: 0, value: 1, fence: true };
+        let add = Work::Add {
+            window: window.handle,
+            offset: 0,
+            value: 1,
+            after: Before::Known(After::All),
+        };
         ids.push(jobs.push(next, add, Until::Local).expect("room"));
     }
-    let none = Work::Add { window: window.handle, offset: 0, value: 1, fence: true };
+    let none =
+        Work::Add { window: window.handle, offset: 0, value: 1, after: Before::Known(After::All) };
     assert_eq!(jobs.push(next, none, Until::Local), None, "all rows are in use");
     end(actor, &mut jobs, ids);
     actor.rank.flush().unwrap();
@@ -129,7 +136,12 @@ pub fn jobs(actor: &mut Actor) -> Outcome {
     end(actor, &mut jobs, gets);
     back.check((0, COUNT * EACH), me, 0);
     assert!(jobs.is_idle() && jobs.push(actor.ranks(), none, Until::Local).is_none());
-    let wrong = Work::Add { window: window.handle, offset: 4, value: 1, fence: false };
+    let wrong = Work::Add {
+        window: window.handle,
+        offset: 4,
+        value: 1,
+        after: Before::Known(After::Nothing),
+    };
     let wrong = jobs.push(next, wrong, Until::Local).expect("room");
     let outcome = end_of(actor, &mut jobs, wrong);
     assert!(matches!(outcome, Err(WindowError::Range(_))), "{outcome:?}");
@@ -162,7 +174,7 @@ pub fn refused(actor: &mut Actor) -> Outcome {
     let window = actor.window(20);
     let next = actor.next();
     let target = (window.handle, next);
-    let add = |actor: &mut Actor, at| actor.rank.group().inner().add(target, at, 1, false);
+    let add = |actor: &mut Actor, at| actor.rank.group().inner().add(target, at, 1, After::Nothing);
     for at in [13, 16, 20, 21, u64::MAX - 7, u64::MAX] {
         assert_eq!(add(actor, at), Err(WindowError::Range(20)), "at {at}");
     }
@@ -170,11 +182,14 @@ pub fn refused(actor: &mut Actor) -> Outcome {
         assert_eq!(add(actor, at), Err(WindowError::Range(20)), "at {at}");
     }
     let nobody = (window.handle, actor.ranks());
-    assert_eq!(actor.rank.group().inner().add(nobody, 0, 1, false), Err(WindowError::Rank));
+    assert_eq!(
+        actor.rank.group().inner().add(nobody, 0, 1, After::Nothing),
+        Err(WindowError::Rank)
+    );
     let handle = actor.rank.try_register(window.piece.memory, 16, true).unwrap();
     actor.rank.exchange(handle).unwrap();
     let read_only = Window { handle, piece: window.piece };
-    let refused = actor.rank.group().inner().add((handle, next), 0, 1, false);
+    let refused = actor.rank.group().inner().add((handle, next), 0, 1, After::Nothing);
     assert_eq!(refused, Err(WindowError::ReadOnly));
     actor.barrier(&read_only);
     actor.free(handle);
@@ -191,14 +206,14 @@ fn unaligned_part(actor: &mut Actor) {
     let handle = actor.rank.try_register(memory, 32, false).unwrap();
     actor.rank.exchange(handle).unwrap();
     let next = actor.next();
-    let ticket = actor.rank.group().inner().add((handle, next), 8, 1, true).unwrap();
+    let ticket = actor.rank.group().inner().add((handle, next), 8, 1, After::All).unwrap();
     while actor.rank.group().inner().is_applied(ticket) == Ok(false) {
         actor.rank.progress();
     }
-    let refused = Some((ticket, WindowError::Range(0)));
-    assert_eq!(actor.rank.group().inner().refused(next), refused);
+    let refused = Some(WindowError::Range(0));
+    assert_eq!(actor.rank.group().inner().refusal_of(ticket), refused);
     assert!(actor.rank.flush().is_err(), "it tells of the refusal");
-    assert_eq!(actor.rank.group().inner().refused(next), None);
+    assert!(actor.rank.flush().is_ok(), "it has told");
     actor.together(true);
     actor.free(handle);
     actor.piece_free(piece);

@@ -557,8 +557,11 @@ fn window_given_back(work: impl Fn(u32, u32, &Device) -> Work) {
     queue.post(&device.add(signal, 1));
     wait_until("the peer", || arrived.load(Ordering::Acquire) == 1);
     if device.rank == 0 {
-        let index = queue.post(&work(own_key, key, device));
+        let index = queue.write(&work(own_key, key, device), 0);
+        let (_, raised) = device.signal(1);
+        let behind = queue.post(&device.add(raised, 1));
         wait_until("an error", || queue.poll(index) == Some(Err(0x13)));
+        wait_until("what is behind it", || queue.poll(behind) == Some(Err(0x05)));
         assert!(rank.has_failed());
         let mut other = device.queue(0, false);
         let index = other.post(&device.add(signal, 1));
@@ -570,6 +573,8 @@ fn window_given_back(work: impl Fn(u32, u32, &Device) -> Work) {
         std::fs::write(&done, "").unwrap();
     }
     wait_until("the other rank", || done.exists());
+    let (raised, _) = device.signal(1);
+    assert_eq!(raised.load(Ordering::Acquire), 0, "a signal of what did not come");
     let windows = [own, memory];
     rank.close(&windows[..2 - number(RANK)]);
 }

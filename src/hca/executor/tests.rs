@@ -104,7 +104,7 @@ fn with_bench(test: impl FnOnce(&mut Bench<'_, '_>)) {
         gpu.push(FakeQueue::new(ring, completions, doorbell, number));
         let memory = Memory { ring, completions, doorbell, ended, classes };
         let rank = if at == MAIN { PEER } else { OWN };
-        lanes.push(Lane { queue: Queue::new(memory, number, PATTERN), rank });
+        lanes.push(Lane { queue: Queue::new(memory, number, PATTERN), rank, keeps_order: false });
     }
     let executor = Executor::new(&mut lanes, OWN);
     test(&mut Bench { executor, gpu, keys, window, signals, sink, now_ns: 0 });
@@ -156,6 +156,46 @@ fn an_atomic_starts_when_all_before_it_have_ended() {
         assert!(matches!(add.action, Action::Add { value: 3, .. }));
         assert_eq!(bench.step(MAIN), Step::Blocked, "a write passed an atomic");
         bench.executor.complete(&add, Ok(()));
+        bench.operation(MAIN);
+    });
+}
+
+#[test]
+fn an_add_to_a_signal_starts_beside_writes_where_the_peer_keeps_the_order() {
+    with_bench(|bench| {
+        bench.executor.lanes[MAIN].keeps_order = true;
+        for work in [bench.read(), bench.write(), bench.add(), bench.write(), bench.read()] {
+            bench.gpu[MAIN].post(&work);
+        }
+        let (read, write) = (bench.operation(MAIN), bench.operation(MAIN));
+        assert_eq!(bench.step(MAIN), Step::Blocked, "an add passed a read");
+        bench.executor.complete(&read, Ok(()));
+        let add = bench.operation(MAIN);
+        assert!(matches!(add.action, Action::Add { value: 3, .. }));
+        let last = bench.operation(MAIN);
+        assert!(matches!(last.action, Action::Write { .. }));
+        for operation in [write, last] {
+            bench.executor.complete(&operation, Ok(()));
+            assert_eq!(bench.step(MAIN), Step::Blocked, "a read passed an add");
+        }
+        bench.executor.complete(&add, Ok(()));
+        bench.operation(MAIN);
+    });
+}
+
+/// Words of windows may be a GPU's, where a later write does not wait for an add.
+#[test]
+fn an_add_to_a_window_waits_for_writes_although_the_peer_keeps_the_order() {
+    with_bench(|bench| {
+        bench.executor.lanes[MAIN].keeps_order = true;
+        let Work::FetchAdd { remote, add, local } = bench.add() else { unreachable!() };
+        let remote = Address { key: bench.window, ..remote };
+        let write = bench.write();
+        bench.gpu[MAIN].post(&write);
+        bench.gpu[MAIN].post(&Work::FetchAdd { remote, add, local });
+        let write = bench.operation(MAIN);
+        assert_eq!(bench.step(MAIN), Step::Blocked);
+        bench.executor.complete(&write, Ok(()));
         bench.operation(MAIN);
     });
 }
@@ -397,9 +437,11 @@ fn entries_are_flushed_by_true_doorbells_after_one_that_lied() {
 /// What may be in flight beside each other on one queue, in the words of the executor's table.
 fn may_be_beside(earlier: Class, later: Class) -> bool {
     match (earlier, later) {
-        (Class::Write, Class::Write) | (Class::Read, Class::Write | Class::Read) => true,
-        (Class::Write | Class::Atomic, Class::Read)
+        (Class::Write | Class::Ordered, Class::Write | Class::Ordered)
+        | (Class::Read, Class::Write | Class::Read) => true,
+        (Class::Write | Class::Atomic | Class::Ordered, Class::Read)
         | (Class::Atomic, Class::Write)
+        | (Class::Read | Class::Atomic, Class::Ordered)
         | (_, Class::Atomic) => false,
     }
 }

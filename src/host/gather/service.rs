@@ -8,8 +8,8 @@ use super::error::GatherError;
 use crate::base::slab::Handle;
 use crate::collective::Plan;
 use crate::host::Endpoint;
-use crate::host::group::jobs::{JobId, Jobs, Until, Work};
-use crate::window::{Local, WindowMemory, group};
+use crate::host::group::jobs::{Before, JobId, Jobs, Until, Work};
+use crate::window::{After, Local, WindowMemory, group};
 use std::vec::Vec;
 
 /// Most operations of a run that wait for room or for their end.
@@ -124,7 +124,8 @@ impl Service {
 
     fn add(&mut self, board: &Board, to: u32, count: Count, by: u32) -> bool {
         let offset = board.count_offset(self.slot, count, by as usize);
-        self.push(to, Work::Add { window: board.window, offset, value: 1, fence: true })
+        let after = Before::Known(After::All);
+        self.push(to, Work::Add { window: board.window, offset, value: 1, after })
     }
 
     /// Tells the ranks that put here that they may.

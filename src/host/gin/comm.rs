@@ -464,6 +464,11 @@ impl Comm {
         }
     }
 
+    /// Whether a rank is of another host.
+    pub(super) fn is_far(&self, rank: usize) -> bool {
+        self.state().hosts.as_ref().is_some_and(|hosts| hosts.is_far(rank))
+    }
+
     fn failure_of(&self, rank: usize) -> Option<RequestError> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.hosts.as_ref()?.failure_of(rank)

@@ -376,7 +376,8 @@ fn lanes(
         let pattern = secret()?;
         let queue = Queue::new(memory, FIRST + at as u32, pattern as u64);
         let companion = at / ranks % 2 == 1;
-        lanes.push(Lane { queue, rank: if companion { own } else { at % ranks } });
+        let rank = if companion { own } else { at % ranks };
+        lanes.push(Lane { queue, rank, keeps_order: comm.is_far(rank) });
     }
     Ok(lanes)
 }

@@ -8,9 +8,11 @@
 //! | add to a signal | add to the owner's table of signals, a window | the word has grown |
 //! | add to a word of a window | add to the window | the word has grown |
 //!
-//! An add starts once all before it on its queue has ended (`Executor`), so it comes after the
-//! bytes that it announces, whatever rail carried them. A connection promises that nothing is done
-//! twice.
+//! An add to a signal follows what is before it on its queue at once. It has a fence, so the owner
+//! adds after the bytes that it announces, whatever rail carried them. Where the owner has refused
+//! one of its queue's writes and adds before it, it refuses the add, too ([`After::Success`]). An
+//! add to a window starts once all before it on its queue has ended (`Executor`). A connection
+//! promises that nothing is done twice.
 
 extern crate std;
 
@@ -23,13 +25,13 @@ use crate::fabric::MemoryKind;
 use crate::hca::completion::Syndrome;
 use crate::host::error::DeregisterError;
 use crate::host::group::board::Board;
-use crate::host::group::jobs::{JobId, Jobs, Until, Work};
+use crate::host::group::jobs::{Before, JobId, Jobs, Until, Work};
 use crate::host::group::{Bootstrap, BootstrapError, Group, GroupOptions};
 use crate::host::{Endpoint, Options};
 use crate::memory::Reserve;
 use crate::transport::{Limits as Capacities, RequestError};
 use crate::window::group::Flushed;
-use crate::window::{Limits, WindowError};
+use crate::window::{After, Limits, WindowError};
 use crate::wire::RAILS_MAX;
 use core::fmt;
 use std::collections::VecDeque;
@@ -55,8 +57,14 @@ pub struct Far {
 /// What an operation is made of: its parts go one behind the other.
 pub type Works = [Option<Work>; 2];
 
-/// A part of a window: window, first byte, byte behind the last.
-type Target = (Handle, u64, u64);
+/// A part of a window that is written, or added to.
+#[derive(Copy, Clone, Debug)]
+struct Target {
+    window: Handle,
+    start: u64,
+    end: u64,
+    is_add: bool,
+}
 
 /// An operation under way.
 #[derive(Debug)]
@@ -95,21 +103,29 @@ pub struct Hosts {
     _blocks: [Reserve; 2],
 }
 
-/// Where works write at their rank.
-fn target(works: &Works) -> Option<Target> {
-    let of = |work: &Work| match *work {
-        Work::Put { window, offset, local } => Some((window, offset, offset + local.length)),
-        Work::Add { window, offset, .. } => Some((window, offset, offset + 8)),
-        Work::Get { .. } => None,
-    };
-    let first = works[0].as_ref().and_then(of)?;
-    // the second part lies behind the first one
-    let end = works[1].as_ref().and_then(of).map_or(first.2, |second| second.2);
-    Some((first.0, first.1, end))
-}
+impl Target {
+    /// Where works write at their rank.
+    fn of(works: &Works) -> Option<Target> {
+        let of = |work: &Work| match *work {
+            Work::Put { window, offset: start, local } => {
+                Some(Target { window, start, end: start + local.length, is_add: false })
+            }
+            Work::Add { window, offset: start, .. } => {
+                Some(Target { window, start, end: start + 8, is_add: true })
+            }
+            Work::Get { .. } => None,
+        };
+        let first = works[0].as_ref().and_then(of)?;
+        // the second part lies behind the first one
+        let end = works[1].as_ref().and_then(of).map_or(first.end, |second| second.end);
+        Some(Target { end, ..first })
+    }
 
-fn overlap(a: Target, b: Target) -> bool {
-    a.0 == b.0 && a.1 < b.2 && b.1 < a.2
+    /// Whether one must wait for the other; adds go in any order.
+    fn meets(self, other: Target) -> bool {
+        let overlaps = self.start < other.end && other.start < self.end;
+        self.window == other.window && overlaps && !(self.is_add && other.is_add)
+    }
 }
 
 /// The ranks gather what the group needs as they gather everything.
@@ -143,6 +159,31 @@ fn options(ranks: u32, regions_max: u32) -> Options {
         heap_bytes: Bytes::ZERO,
         thread_retires: true,
         ..Options::default()
+    }
+}
+
+impl Pending {
+    /// What an add comes after: what is `before` it of its queue, the oldest first. `None`: some of
+    /// that waits for room. An error: some of that has failed.
+    fn after(&self, before: &[Flight], jobs: &Jobs) -> Option<Result<After, Syndrome>> {
+        let mut after = After::All;
+        for flight in before.iter().filter(|flight| self.is_of_queue(&flight.pending)) {
+            if let Err(syndrome) = flight.outcome {
+                return Some(Err(syndrome));
+            }
+            for part in &flight.parts {
+                match jobs.ticket(*part)? {
+                    Ok(ticket) if after == After::All => after = After::Success(ticket),
+                    Ok(_) => {}
+                    Err(error) => return Some(Err(syndrome(error))),
+                }
+            }
+        }
+        Some(Ok(after))
+    }
+
+    fn is_of_queue(&self, other: &Pending) -> bool {
+        self.context == other.context && self.operation.queue == other.operation.queue
     }
 }
 
@@ -294,27 +335,38 @@ impl Hosts {
     }
 
     /// Begins an operation with `rank`, whose memory stands until it has ended. One at a time may
-    /// wait: for room, or for earlier ones that write where it does. A group keeps no order of puts
-    /// to one place.
+    /// wait: for room, for earlier ones that write where it does, and an add for those of its queue
+    /// to be issued. A group keeps no order of puts to one place.
     pub fn begin(&mut self, rank: usize, works: Works, pending: Pending) {
         debug_assert!(self.has_room());
         self.begun[rank] += 1;
-        let (target, parts) = (target(&works), VecDeque::with_capacity(2));
+        let (target, parts) = (Target::of(&works), VecDeque::with_capacity(2));
         let flight = Flight { pending, target, parts, outcome: Ok(()) };
         self.flights[rank].push_back(flight);
         self.waiting = Some(Waiting { rank, works });
         self.hand_over();
     }
 
-    /// Gives the jobs what waits, as far as they have room.
+    /// Issues what waits, as far as there is room.
     fn hand_over(&mut self) {
         let Some(waiting) = &mut self.waiting else { return };
         let flights = &mut self.flights[waiting.rank];
         let Some((flight, before)) = flights.make_contiguous().split_last_mut() else { return };
         let meets =
-            |other: &Flight| other.target.zip(flight.target).is_some_and(|(a, b)| overlap(a, b));
+            |other: &Flight| other.target.zip(flight.target).is_some_and(|(a, b)| a.meets(b));
         if before.iter().any(meets) {
             return;
+        }
+        if let Some(Work::Add { after, .. }) = &mut waiting.works[0] {
+            match flight.pending.after(before, &self.jobs) {
+                None => return,
+                Some(Ok(known)) => *after = Before::Known(known),
+                Some(Err(syndrome)) => {
+                    flight.outcome = Err(syndrome);
+                    self.waiting = None;
+                    return;
+                }
+            }
         }
         for work in &mut waiting.works {
             let Some(it) = *work else { continue };
@@ -327,6 +379,9 @@ impl Hosts {
             *work = None;
         }
         self.waiting = None;
+        if let Some((group, endpoint)) = &mut self.open {
+            self.jobs.issue(group.inner(), endpoint);
+        }
     }
 
     /// Moves everything on; whether anything happened.
@@ -358,15 +413,14 @@ impl Hosts {
         if waits && is_last {
             return None;
         }
-        let Flight { pending, mut outcome, .. } = self.flights[rank].pop_front()?;
+        let Flight { pending, outcome, .. } = self.flights[rank].pop_front()?;
         self.ended[rank] += 1;
-        let (group, _) = self.opened();
-        if let Some((_, error)) = group.view().refused(rank as u32) {
-            // which one was refused is not told: no later signal may hide it
-            outcome = outcome.and(Err(syndrome(error)));
-            if is_last {
-                let _ = group.inner().flush(rank as u32);
-            }
+        // what waits behind a failure of its queue is not issued: no signal may hide it
+        let follows =
+            self.flights[rank].back_mut().filter(|last| pending.is_of_queue(&last.pending));
+        if let (true, Some(last), Err(syndrome)) = (waits, follows, outcome) {
+            last.outcome = Err(syndrome);
+            self.waiting = None;
         }
         Some((pending, outcome))
     }

@@ -14,12 +14,12 @@ use crate::hca::entry::Address;
 use crate::hca::executor::{Action, Local, Operation, Step};
 use crate::hca::keys::{Keys, Kind, Place, Slot};
 use crate::hca::outbox::Request;
-use crate::host::group::jobs::Work;
+use crate::host::group::jobs::{Before, Work};
 use crate::host::log::event::tell;
 use crate::host::log::gin::GinEvent;
 use crate::memory::SharedMapping;
 use crate::memory::cuda::{CudaError, DeviceBlock, Entered, Import, Pinned};
-use crate::window::{self, Span};
+use crate::window::{self, After, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 
@@ -260,7 +260,8 @@ impl State {
         match operation.action {
             Action::Add { word, value, .. } => {
                 let (window, offset) = (self.window(word)?, word.offset);
-                Ok([Some(Work::Add { window, offset, value, fence: true }), None])
+                let after = Before::Known(After::All);
+                Ok([Some(Work::Add { window, offset, value, after }), None])
             }
             Action::Write { to, from } => {
                 let (window, mut offset) = (self.window(to)?, to.offset);

@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::Group;
-use super::jobs::{Jobs, Until, Work};
+use super::jobs::{Before, Jobs, Until, Work};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
 use crate::fabric::MemoryKind;
@@ -12,8 +12,8 @@ use crate::host::Endpoint;
 use crate::host::error::RegisterError;
 use crate::memory::probe::clock_ns;
 use crate::memory::{Errno, Reserve};
-use crate::window::WindowError;
 use crate::window::group::Flushed;
+use crate::window::{After, WindowError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::yield_now;
 
@@ -116,7 +116,8 @@ impl Board {
             self.word(at).fetch_add(1, Ordering::Relaxed); // nothing is ordered by it
             for rank in (0..self.ranks).filter(|rank| *rank != self.rank) {
                 let offset = u64::from(at) * WORD;
-                let add = Work::Add { window, offset, value: 1, fence: false };
+                let add =
+                    Work::Add { window, offset, value: 1, after: Before::Known(After::Nothing) };
                 // there are as many places as adds
                 let _ = self.jobs.push(rank, add, Until::Applied);
             }

@@ -19,7 +19,7 @@ use crate::memory::cuda::{Gpu, Library, Place};
 use crate::memory::threads;
 use crate::provider::copy_engine::imports::{Look, Wanted};
 use crate::window::group::Flushed;
-use crate::window::{Put, WindowError, WindowMemory};
+use crate::window::{After, Put, WindowError, WindowMemory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, channel};
@@ -220,7 +220,7 @@ impl Group {
                 };
             }
             loop {
-                match self.inner.add((board.window, rank), word, 1, true) {
+                match self.inner.add((board.window, rank), word, 1, After::All) {
                     Err(WindowError::Again) => _ = self.progress(endpoint),
                     issued => {
                         issued?;

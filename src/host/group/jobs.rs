@@ -5,7 +5,7 @@ extern crate std;
 
 use crate::base::slab::Handle;
 use crate::host::Endpoint;
-use crate::window::{Local, Put, Ticket, WindowError, group};
+use crate::window::{After, Local, Put, Ticket, WindowError, group};
 use std::collections::VecDeque;
 use std::vec::Vec;
 
@@ -38,9 +38,19 @@ pub enum Work {
         offset: u64,
         /// By how much.
         value: u64,
-        /// After all that was issued to the rank before.
-        fence: bool,
+        /// After what.
+        after: Before,
     },
+}
+
+/// What comes before an add.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Before {
+    /// What a group knows.
+    Known(After),
+    /// All that was issued to the rank before. Where the operation that was pushed to the rank last
+    /// is refused, or cannot be issued, the add fails, too.
+    Last,
 }
 
 /// When it ends.
@@ -61,7 +71,7 @@ enum State {
     Free,
     Waits(u32, Work, Until),
     Issued(Ticket, Until),
-    Ended(Result<(), WindowError>),
+    Ended(Result<Ticket, WindowError>),
 }
 
 /// The operations of one group, each rank's in the order in which they came.
@@ -73,6 +83,8 @@ pub struct Jobs {
     waiting: Vec<VecDeque<u32>>,
     /// What was issued and has not ended.
     issued: Vec<u32>,
+    /// By rank, how the last operation was issued.
+    last: Vec<Result<Ticket, WindowError>>,
 }
 
 impl Jobs {
@@ -83,6 +95,7 @@ impl Jobs {
             free: (0..capacity as u32).rev().collect(),
             waiting: (0..ranks).map(|_| VecDeque::with_capacity(capacity)).collect(),
             issued: Vec::with_capacity(capacity),
+            last: (0..ranks).map(|_| Ok(Ticket::default())).collect(),
         }
     }
 
@@ -102,24 +115,9 @@ impl Jobs {
         group: &mut group::Group<'static, Handle>,
         endpoint: &mut Endpoint,
     ) -> bool {
-        let mut any = false;
-        for waiting in &mut self.waiting {
-            while let Some(row) = waiting.front().copied() {
-                let State::Waits(rank, work, until) = self.rows[row as usize] else { break };
-                let state = match issue(group, endpoint, rank, work) {
-                    Err(WindowError::Again) => break,
-                    Ok(ticket) => State::Issued(ticket, until),
-                    Err(error) => State::Ended(Err(error)),
-                };
-                if let State::Issued(..) = state {
-                    self.issued.push(row);
-                }
-                self.rows[row as usize] = state;
-                waiting.pop_front();
-                any = true;
-            }
-        }
+        let has_issued = self.issue(group, endpoint);
         let rows = &mut self.rows;
+        let mut any = has_issued;
         self.issued.retain(|row| {
             let State::Issued(ticket, until) = rows[*row as usize] else { return false };
             let ended = match until {
@@ -129,11 +127,52 @@ impl Jobs {
             if ended == Ok(false) {
                 return true;
             }
-            rows[*row as usize] = State::Ended(ended.map(|_| ()));
+            let refusal = group.refusal_of(ticket).filter(|_| until == Until::Applied);
+            let ended = ended.and(refusal.map_or(Ok(ticket), Err));
+            rows[*row as usize] = State::Ended(ended);
             any = true;
             false
         });
         any
+    }
+
+    /// Issues what has room; whether anything had.
+    pub fn issue(
+        &mut self,
+        group: &mut group::Group<'static, Handle>,
+        endpoint: &mut Endpoint,
+    ) -> bool {
+        let mut any = false;
+        for (waiting, last) in self.waiting.iter_mut().zip(&mut self.last) {
+            while let Some(row) = waiting.front().copied() {
+                let State::Waits(rank, work, until) = self.rows[row as usize] else { break };
+                let issued = issue(group, endpoint, (rank, *last), work);
+                if issued == Err(WindowError::Again) {
+                    break;
+                }
+                *last = issued;
+                self.rows[row as usize] = match issued {
+                    Ok(ticket) => State::Issued(ticket, until),
+                    Err(error) => State::Ended(Err(error)),
+                };
+                if issued.is_ok() {
+                    self.issued.push(row);
+                }
+                waiting.pop_front();
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// An operation that was issued, as the group knows it; `None`: it waits for room. An error: it
+    /// has ended with that.
+    pub fn ticket(&self, id: JobId) -> Option<Result<Ticket, WindowError>> {
+        match *self.rows.get(id.0 as usize)? {
+            State::Free | State::Waits(..) => None,
+            State::Issued(ticket, _) => Some(Ok(ticket)),
+            State::Ended(outcome) => Some(outcome),
+        }
     }
 
     /// Whether nothing waits for room or for its end.
@@ -146,14 +185,14 @@ impl Jobs {
         let State::Ended(outcome) = *self.rows.get(id.0 as usize)? else { return None };
         self.rows[id.0 as usize] = State::Free;
         self.free.push(id.0);
-        Some(outcome)
+        Some(outcome.map(drop))
     }
 }
 
 fn issue(
     group: &mut group::Group<'static, Handle>,
     endpoint: &mut Endpoint,
-    rank: u32,
+    (rank, last): (u32, Result<Ticket, WindowError>),
     work: Work,
 ) -> Result<Ticket, WindowError> {
     match work {
@@ -162,8 +201,12 @@ fn issue(
             group.put(endpoint, &put, &local)
         }
         Work::Get { window, offset, local } => group.get(endpoint, (window, rank), offset, &local),
-        Work::Add { window, offset, value, fence } => {
-            group.add((window, rank), offset, value, fence)
+        Work::Add { window, offset, value, after } => {
+            let after = match after {
+                Before::Known(after) => after,
+                Before::Last => After::Success(last?),
+            };
+            group.add((window, rank), offset, value, after)
         }
     }
 }

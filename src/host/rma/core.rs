@@ -9,13 +9,13 @@ use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
 use crate::host::group::Group;
 use crate::host::group::board::Board;
-use crate::host::group::jobs::{Until, Work};
+use crate::host::group::jobs::{Before, Until, Work};
 use crate::host::{MemoryOptions, Shared};
 use crate::memory::Reserve;
 use crate::memory::probe::clock_ns;
 use crate::transport::RequestError;
 use crate::window::group::Flushed;
-use crate::window::{Local, Span, WindowError};
+use crate::window::{After, Local, Span, WindowError};
 use std::vec::Vec;
 
 /// How long an end waits for operations under way.
@@ -392,7 +392,12 @@ impl Core {
                     ));
                 }
                 let window = self.remote(at, rank, size_of::<u64>() as u64)?;
-                Some((Work::Add { window, offset: at.offset, value, fence: true }, until))
+                // a signal of a put that is refused is not raised
+                let after = match put {
+                    Some(_) => Before::Last,
+                    None => Before::Known(After::All),
+                };
+                Some((Work::Add { window, offset: at.offset, value, after }, until))
             }
         };
         self.told_behind(target)?;

@@ -1,11 +1,13 @@
 //! What records of the peer's do here, and the answers to them.
 #![forbid(unsafe_code)]
 
-use super::{Arriving, Asked, GetState, Lane, Leaving, Refused, TRANSFERS, Way, What, Why};
+use super::{Arriving, Asked, GetState, Lane, Leaving, Way, What, Why};
 use crate::transport::RequestError;
 use crate::window::memory::{Span, WORD};
 use crate::window::mutant::Mutant;
+use crate::window::refusals::Refused;
 use crate::window::table::Table;
+use crate::window::ticket::first_needed;
 use crate::wire::one_sided::{
     APART, INLINE_BYTES_MAX, REFUSED, Record, RecordKind, Refusal, SIGNAL,
 };
@@ -54,7 +56,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
         };
         if let Err(refusal) = applied {
-            self.refusal_keep(refusal);
+            self.refusals.keep(self.taken, refusal);
         }
         Ok(())
     }
@@ -111,6 +113,11 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         record: &Record,
         reaches_device: impl Fn() -> bool,
     ) -> Result<(), Refusal> {
+        // no word grows that says that bytes are there which are not
+        let refused = self.refusals.since(first_needed(self.taken, record.id));
+        if let Some(refusal) = refused.filter(|_| !self.is_mutant(Mutant::RefusalIgnored)) {
+            return Err(refusal);
+        }
         let memory = *table.memory_for(record)?;
         let address = memory.address + record.offset;
         if record.length != WORD || !address.is_multiple_of(WORD) {
@@ -138,20 +145,9 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         Ok(())
     }
 
-    /// Keeps that the record which was taken last was refused.
-    fn refusal_keep(&mut self, why: Refusal) {
-        let last = self.refusals.count().checked_sub(1);
-        match last.and_then(|at| self.refusals.get_mut(at)) {
-            Some(row) if row.why == why && row.last + 1 == self.taken => row.last = self.taken,
-            _ => {
-                self.refusals.push(Refused { first: self.taken, last: self.taken, why });
-            }
-        }
-    }
-
     /// Records of ours were refused: their counters do not grow.
     fn refused_take(&mut self, first: u64, last: u64, refusal: Refusal) {
-        self.refused.get_or_insert((first, refusal));
+        self.heard.take(Refused { first, last, why: refusal });
         for at in 0..self.counting.count() {
             match self.counting.get_mut(at) {
                 Some((number, count)) if (first..=last).contains(number) => count.value = 0,
@@ -168,9 +164,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         let Asked { number, region, address, length, bytes, is_apart, .. } = *get;
         if record.flags & REFUSED != 0 {
             let refusal = Refusal::of(record.value);
-            let gets = &mut self.refused_gets;
-            gets.last[gets.next] = (number, refusal);
-            gets.next = (gets.next + 1) % TRANSFERS;
+            self.heard.take_get(number, refusal);
             self.refused_take(number, number, refusal);
         } else if record.length != length || (is_apart && record.flags & APART == 0) {
             return Err(RequestError::Protocol);

@@ -1,4 +1,4 @@
-//! Bytes under way on a lane beside its frames, and records that were refused.
+//! Bytes under way on a lane beside its frames.
 #![forbid(unsafe_code)]
 
 use crate::base::slab::Handle;
@@ -6,7 +6,6 @@ use crate::transport::RequestId;
 use crate::window::carrier::Add;
 use crate::window::memory::Span;
 use crate::window::table::Count;
-use crate::wire::one_sided::Refusal;
 
 /// Transfers of bytes apart from their record, each way, and gets.
 pub(in crate::window) const TRANSFERS: usize = 16;
@@ -81,21 +80,6 @@ pub(in crate::window) struct Asked {
     /// The answer's bytes must not come inline: the CPU may not reach the buffer.
     pub is_apart: bool,
     pub state: GetState,
-}
-
-/// Records of the peer's in a row that were refused for one reason.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Refused {
-    pub first: u64,
-    pub last: u64,
-    pub why: Refusal,
-}
-
-/// The last gets of ours that were refused.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct RefusedGets {
-    pub last: [(u64, Refusal); TRANSFERS],
-    pub next: usize,
 }
 
 /// How far a get of ours is.

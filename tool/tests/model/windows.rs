@@ -34,6 +34,13 @@ fn fence_that_the_owner_ignores_is_found() {
 }
 
 #[test]
+fn add_that_the_owner_does_although_it_has_refused_what_that_needs_is_found() {
+    let (seed, error) = found(Some(Mutant::RefusalIgnored)).expect("it lives");
+    println!("RefusalIgnored: seed {seed}: {error}");
+    assert!(error.contains("was added by nobody"), "{error}");
+}
+
+#[test]
 fn signal_that_is_added_before_its_bytes_have_come_is_found() {
     let (seed, error) = found(Some(Mutant::SignalAtRecord)).expect("it lives");
     println!("SignalAtRecord: seed {seed}: {error}");

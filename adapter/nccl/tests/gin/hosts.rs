@@ -358,3 +358,46 @@ fn report_says_that_an_entry_waits_for_another_host() {
     wait_until("the add", || queue.poll(last) == Some(Ok(())));
     rank.close(&[memory]);
 }
+
+/// Rounds of [`put_with_a_signal_to_another_host_is_measured`].
+const ROUNDS: u64 = 2_000;
+
+/// With `XTIE_MEASURE=1`: how long a put of 8 B with a signal takes until the other rank sees the
+/// signal, half of there and back.
+#[test]
+fn put_with_a_signal_to_another_host_is_measured() {
+    if !is_child() {
+        if std::env::var("XTIE_MEASURE").as_deref() != Ok("1") {
+            return eprintln!("SKIP: measures with XTIE_MEASURE=1");
+        }
+        let name = "hosts::put_with_a_signal_to_another_host_is_measured";
+        return print!("{}", all_said(start_apart(name, 2, &[])).concat());
+    }
+    part();
+    let rank = Rank::open();
+    let (_, key, memory) = rank.window(4096);
+    let mut queue = rank.device.queue(1 - rank.device.rank, false);
+    let (arrived, signal) = rank.device.signal(0);
+    let remote = Address { key, offset: 0 };
+    let mut times = Vec::new();
+    for round in 1..=ROUNDS {
+        let start = Instant::now();
+        for turn in 0..2 {
+            if turn == rank.device.rank {
+                wait_until("room in a queue", || queue.has_room());
+                queue.write(&Work::Write { remote, local: whole(key, 64, 8) }, 0);
+                queue.post(&rank.device.add(signal, 1));
+            } else {
+                wait_until("a signal", || arrived.load(Ordering::Acquire) >= round);
+            }
+        }
+        times.push(start.elapsed().as_nanos() as f64 / 2000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |part: usize| times[part * times.len() / 100];
+    if rank.device.rank == 0 {
+        println!("put of 8 B with a signal: {:.1} us, {:.1} to {:.1}", at(50), at(10), at(90));
+    }
+    assert!(!rank.has_failed());
+    rank.close(&[memory]);
+}

@@ -10,7 +10,9 @@ use crate::random::Random;
 const RANKS: usize = 3;
 const OWN: usize = 0;
 /// The rank of each queue: two peers, and a companion for each.
-const QUEUES: [usize; 4] = [1, 2, OWN, OWN];
+const QUEUES: [usize; 4] = [1, ORDERED, OWN, OWN];
+/// The way to this rank keeps the order.
+const ORDERED: usize = 2;
 const FIRST: u32 = 0x00ff_fff0;
 const WINDOW_BYTES: u64 = 4096;
 const SIGNALS: u64 = 8;
@@ -238,7 +240,8 @@ impl Regions {
         let word = place_of(1, Kind::Signals, rank, offset);
         let old = place_of(2, Kind::Sink, OWN, 0);
         let work = Work::FetchAdd { remote, add: value, local: self.old() };
-        (work, Meaning::Run(Class::Atomic, Action::Add { word, value, old }))
+        let class = if rank == ORDERED { Class::Ordered } else { Class::Atomic };
+        (work, Meaning::Run(class, Action::Add { word, value, old }))
     }
 
     fn senseless(&self, random: &mut Random) -> (Work, Meaning) {
@@ -425,7 +428,7 @@ fn with_world(seed: u64, wrap: u64, test: impl FnOnce(&mut World<'_, '_>)) {
         queue.skip_to(first);
         side.skip_to(first);
         gpu.push(side);
-        lanes.push(Lane { queue, rank });
+        lanes.push(Lane { queue, rank, keeps_order: rank == ORDERED });
         let (announced, taken, completed) = (0, 0, 0);
         let (posted, failure) = (vec![], None);
         lines.push(Line { first, rank, posted, announced, taken, completed, failure });

@@ -16,6 +16,7 @@ mod ordering;
 pub mod schedule;
 mod side;
 pub mod tally;
+mod way;
 mod word;
 mod world;
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::bytes::Bytes;
+use super::way::{Op, Way};
 use super::word::Word;
 use crate::sim::memory::Arena;
 use std::ops::Range;
@@ -72,18 +73,6 @@ impl Part {
     }
 }
 
-/// An operation whose effect was not seen.
-#[derive(Clone, Debug)]
-struct Op {
-    number: u64,
-    /// How many of its rank's operations had a fence up to it, itself too.
-    epoch: u64,
-    window: usize,
-    put: Option<Bytes>,
-    /// Its signal and value, of those with bits.
-    signal: Option<(usize, u64)>,
-}
-
 /// A get that has not ended.
 #[derive(Clone, Debug)]
 pub struct Get {
@@ -96,19 +85,6 @@ pub struct Get {
     /// Puts that it may have met.
     puts: Vec<Bytes>,
     is_refused: bool,
-}
-
-/// What one rank has issued to another.
-#[derive(Clone, Default, Debug)]
-struct Way {
-    ops: Vec<Op>,
-    issued: u64,
-    epoch: u64,
-    /// The next operation has a fence.
-    fences: bool,
-    /// Some may have been refused since the last flush, or have been for sure.
-    may_refuse: bool,
-    refuses: bool,
 }
 
 /// The oracle.
@@ -185,6 +161,23 @@ impl Oracle {
         (way.issued, way.epoch)
     }
 
+    /// An add was accepted that needs all from operation `first` on; its number.
+    pub fn issue_needing(
+        &mut self,
+        (from, to): (usize, usize),
+        window: usize,
+        signal: (usize, u64),
+        first: u64,
+    ) -> u64 {
+        let number = self.issue((from, to), window, None, Some(signal), true);
+        let way = &mut self.ways[from][to];
+        if let Some(op) = way.ops.iter_mut().find(|op| op.number == number) {
+            op.first = Some(first);
+        }
+        self.lost.extend(way.needs_look().into_iter().map(|number| (from, to, number)));
+        number
+    }
+
     /// A put or signal was accepted; its number.
     pub fn issue(
         &mut self,
@@ -198,6 +191,7 @@ impl Oracle {
         let (from, to) = way;
         if self.live(window, to).is_none() {
             self.ways[from][to].refuses = true;
+            self.ways[from][to].refused.push(number);
             self.lost.push((from, to, number));
             return number;
         }
@@ -215,7 +209,9 @@ impl Oracle {
             }
         }
         let signal = signal.filter(|(id, _)| *id != ANY);
-        self.ways[from][to].ops.push(Op { number, epoch, window, put, signal });
+        let (first, may_be_refused) = (None, false);
+        let op = Op { number, epoch, window, put, signal, first, may_be_refused };
+        self.ways[from][to].ops.push(op);
         number
     }
 
@@ -341,7 +337,7 @@ impl Oracle {
         };
         while let Some(at) = next(self) {
             let op = self.ways[from][owner].ops.remove(at);
-            if op.signal.is_some() && !seen.contains(&op.number) {
+            if op.signal.is_some() && !seen.contains(&op.number) && !op.may_be_refused {
                 return Err(format!(
                     "operation {} of rank {from} at rank {owner} was to have taken effect, and \
                      its signal was not added",
@@ -519,8 +515,13 @@ impl Oracle {
                 way.refuses |= op.signal.is_some();
                 self.lost.extend(op.signal.map(|_| (from, owner, op.number)));
                 way.may_refuse = true;
+                match op.signal {
+                    Some(_) => way.refused.push(op.number),
+                    None => way.doubtful.push(op.number),
+                }
             }
             way.ops.retain(|op| op.window != window);
+            self.lost.extend(way.needs_look().into_iter().map(|number| (from, owner, number)));
         }
         for (_, get) in &mut self.gets {
             if get.window == window && get.way.1 == owner {

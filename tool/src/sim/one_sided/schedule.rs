@@ -12,7 +12,7 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{ConnectionIndex, PeerIndex};
 use crosstie::transport::Limits;
 use crosstie::transport::endpoint::ConnectionCloseError;
-use crosstie::window::{Group, Put, WindowError};
+use crosstie::window::{After, Group, Put, Ticket, WindowError};
 use crosstie::wire::one_sided::INLINE_BYTES_MAX;
 use crosstie_kit::sim::{SimConfig, SimFabric};
 
@@ -195,18 +195,25 @@ impl<'m> World<'_, 'm> {
         let handle = self.sides[rank].windows[window].expect("open");
         let target = (handle, to as u32);
         let words = self.oracle.part(window, to).words.filter(|_| usize::from(id) == IN_WINDOW);
+        let words = words.filter(|_| counter.is_none());
+        let needed = words.and_then(|_| self.needed_any(rank, to));
         let group = &mut self.sides[rank].group;
+        let after = if fence { After::All } else { After::Nothing };
+        let after = needed.map_or(after, |(ticket, _)| After::Success(ticket));
         let issued = match words {
-            Some(at) if counter.is_none() => {
-                self.tally.adds += 1;
-                group.add(target, (at + 8 * rank) as u64, value, fence)
-            }
-            _ => group.signal(target, (id, value), fence, counter),
+            Some(at) => group.add(target, (at + 8 * rank) as u64, value, after),
+            None => group.signal(target, (id, value), fence, counter),
         };
         match issued {
             Ok(ticket) => {
-                let signal = Some((usize::from(id), value));
-                let number = self.oracle.issue((rank, to), window, None, signal, fence);
+                self.tally.adds += u64::from(words.is_some());
+                self.tally.needs += u64::from(needed.is_some());
+                let (way, signal) = ((rank, to), (usize::from(id), value));
+                let number = match needed {
+                    Some((_, first)) => self.oracle.issue_needing(way, window, signal, first),
+                    None => self.oracle.issue(way, window, None, Some(signal), fence),
+                };
+                self.sides[rank].keep_last(to, ticket, number);
                 self.sides[rank].pending.push(Pending {
                     to,
                     window,
@@ -223,6 +230,13 @@ impl<'m> World<'_, 'm> {
                 self.refused(rank, error).map(drop)
             }
         }
+    }
+
+    /// One of the last operations of a rank with another, for an add that needs it, now and then.
+    fn needed_any(&mut self, rank: usize, to: usize) -> Option<(Ticket, u64)> {
+        let count = self.sides[rank].last[to].len() as u64;
+        let at = self.random.below(2 * count.max(1));
+        self.sides[rank].last[to].get(at as usize).copied()
     }
 
     fn get_any(&mut self, rank: usize) -> Result<(), String> {

@@ -9,11 +9,14 @@ use crosstie::base::slab::Handle;
 use crosstie::fabric::Domain;
 use crosstie::transport::{DataMrs, RequestError};
 use crosstie::window::{self, Group, Ticket};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Windows of a rank at a time.
 pub const WINDOWS: usize = 3;
 pub const GUARD_BYTES: usize = 64;
+/// Operations that an add may need.
+const LAST: usize = 8;
 /// Room for two aligned words behind the bytes of a window.
 const WORDS_BYTES: usize = 24;
 
@@ -97,6 +100,8 @@ pub struct Side<'m> {
     /// Which places of windows are taken.
     pub places: [Option<usize>; WINDOWS],
     pub pending: Vec<Pending>,
+    /// By rank, the last puts and signals, with their numbers at the oracle.
+    pub last: [VecDeque<(Ticket, u64)>; 2],
     pub flushing: [bool; 2],
     /// Counters of signals that may have been refused: window, number and value.
     pub dropped: Vec<(usize, usize, u64)>,
@@ -142,6 +147,7 @@ impl<'m> Side<'m> {
             windows: Vec::new(),
             places: [None; WINDOWS],
             pending: Vec::new(),
+            last: Default::default(),
             flushing: [false; 2],
             dropped: Vec::new(),
             waiting: Vec::new(),
@@ -149,6 +155,14 @@ impl<'m> Side<'m> {
             other: 1 - rank as usize,
             failure: None,
         })
+    }
+
+    /// A put or signal to a rank was issued.
+    pub fn keep_last(&mut self, to: usize, ticket: Ticket, number: u64) {
+        if self.last[to].len() == LAST {
+            self.last[to].pop_front();
+        }
+        self.last[to].push_back((ticket, number));
     }
 
     /// Its registered regions.

@@ -22,6 +22,8 @@ pub struct Tally {
     pub signals: u64,
     /// Adds to words inside of windows.
     pub adds: u64,
+    /// Those among them that need operations before them.
+    pub needs: u64,
     /// Counters that were added once.
     pub counters: u64,
     /// Operations with a fence that had earlier ones to wait for.
@@ -56,6 +58,7 @@ impl Tally {
         self.gets += other.gets;
         self.signals += other.signals;
         self.adds += other.adds;
+        self.needs += other.needs;
         self.counters += other.counters;
         self.fences += other.fences;
         self.flushes += other.flushes;
@@ -81,6 +84,7 @@ impl Tally {
             ("gets", self.gets),
             ("signals", self.signals),
             ("adds inside of windows", self.adds),
+            ("adds that need operations", self.needs),
             ("counters", self.counters),
             ("fences that waited", self.fences),
             ("flushes", self.flushes),

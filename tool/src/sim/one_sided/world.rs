@@ -495,7 +495,8 @@ impl<'f, 'm> World<'f, 'm> {
             }
         };
         let signal = put.signal.map(|(id, value)| (usize::from(id), value));
-        self.oracle.issue((rank, to), window, Some(bytes), signal, false);
+        let number = self.oracle.issue((rank, to), window, Some(bytes), signal, false);
+        self.sides[rank].keep_last(to, ticket, number);
         self.tally.puts += 1;
         self.tally.puts_apart += u64::from(length > crosstie::wire::one_sided::INLINE_BYTES_MAX);
         self.sides[rank].pending.push(Pending {
