@@ -382,7 +382,9 @@ impl Node {
         let seen = head.load(Ordering::Acquire);
         let (mut at, mut count) = (seen as u32, 0);
         while at != 0 && count <= next.len() {
-            at = next[at as usize - 1].load(Ordering::Acquire);
+            // a word is the difference from what follows in a new pool
+            let at_first = if (at as usize) < next.len() { at + 1 } else { 0 };
+            at = next[at as usize - 1].load(Ordering::Acquire) ^ at_first;
             count += 1;
         }
         (head.load(Ordering::Acquire) == seen).then_some(count)

@@ -17,7 +17,7 @@ use super::pull::Pulls;
 use super::push::Pushes;
 use super::record::{Header, INLINE_AT, Kind, LINE, PREFIX_AT, body_at, lines_for};
 use super::ring::{Corrupt, RingReader, RingWriter};
-use super::sides::{Bell, Sides};
+use super::sides::Sides;
 use super::target::Target;
 use super::view::SharedView;
 use super::word::copy_tiny;
@@ -124,7 +124,8 @@ impl Peer {
             board: PeerBoard::attach(setup.heap),
             chunk_bytes: CHUNK_BYTES_MAX.min((ring.lines_max() - 1) * LINE as u32),
             ring,
-            bell: Bell::new(setup.rings, theirs, setup.doorbell, setup.use_fence_for_doorbell),
+            doorbell: setup.doorbell.unwrap_or(-1),
+            use_fence: setup.use_fence_for_doorbell,
             bell_due: false,
             arms: 0,
         };
@@ -156,7 +157,7 @@ impl Peer {
             }
         }
         self.send_out.publish(lines, Header::new(Kind::Send, 0, length as u32));
-        self.sides.bell.ring();
+        self.sides.bell().ring();
         Ok(())
     }
 
@@ -202,7 +203,7 @@ impl Peer {
         }
         if self.sides.bell_due {
             self.sides.bell_due = false;
-            self.sides.bell.ring();
+            self.sides.bell().ring();
         }
         Ok(active)
     }
@@ -279,7 +280,7 @@ impl Peer {
         let (position, _, lines) = self.held_parts(slot, held_bits);
         self.held.release(held_bits, position, lines);
         if self.send_in.retire(self.held.base()) {
-            self.sides.bell.ring();
+            self.sides.bell().ring();
         }
     }
 
@@ -303,7 +304,7 @@ impl Peer {
         if self.send_in.retire_idle(self.held.base())
             | self.target.ring.retire_idle(self.target.ring.position())
         {
-            self.sides.bell.ring();
+            self.sides.bell().ring();
         }
         if self.state == State::Draining {
             self.go_down(work);
@@ -386,7 +387,7 @@ impl Peer {
     pub(super) fn before_sleep(&mut self) {
         let ring = &mut self.target.ring;
         if self.send_in.retire_all(self.held.base()) | ring.retire_all(ring.position()) {
-            self.sides.bell.ring();
+            self.sides.bell().ring();
         }
     }
 

@@ -241,8 +241,8 @@ impl<'m> Shm<'m> {
             let peer = &mut self.peers[*index as usize];
             peer.before_sleep();
             peer.sides.set_armed(true);
-            full |= peer.sides.bell.use_fence;
-            barrier |= !peer.sides.bell.use_fence;
+            full |= peer.sides.use_fence;
+            barrier |= !peer.sides.use_fence;
         }
         if full {
             // [armed]: our flags before our look at the rings

@@ -202,7 +202,7 @@ impl Pulls {
             asked = true;
         }
         if asked {
-            sides.bell.ring();
+            sides.bell().ring();
         }
         self.waits = true;
         Step::Wait

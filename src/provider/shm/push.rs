@@ -35,7 +35,7 @@ pub(super) fn write_line(
     if !unsafe { sides.put(header, prefix, line.as_ptr()) } {
         return Err(PostError::Again);
     }
-    sides.bell.ring();
+    sides.bell().ring();
     Ok(())
 }
 
@@ -75,7 +75,7 @@ impl Pushes {
             pushed = true;
         }
         if pushed {
-            sides.bell.ring();
+            sides.bell().ring();
         }
         pushed
     }
@@ -103,7 +103,7 @@ impl Pushes {
         let header = Header::new(kind, flags, length);
         if let (Some((copier, _)), Some(copiers)) = (aside, work.copiers.as_deref_mut()) {
             let Some((body, place)) = sides.put_prefix(header, prefix) else { return false };
-            let (word, bell) = (header.0, sides.bell);
+            let (word, bell) = (header.0, sides.bell());
             let job = Job::In { from, body, length, header: place, word, bell };
             copiers.give(copier, sides.peer, Some(self.acks_posted), job);
             entry.progress += part;

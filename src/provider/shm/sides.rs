@@ -48,16 +48,10 @@ pub(super) struct Bell {
     /// The eventfd, or -1.
     doorbell: i32,
     /// Order by a fence of ours.
-    pub(super) use_fence: bool,
+    use_fence: bool,
 }
 
 impl Bell {
-    /// Of two sides' memory, valid until the peer is closed, and an eventfd.
-    pub(super) fn new(ours: *mut u8, theirs: SharedView, fd: Option<i32>, use_fence: bool) -> Bell {
-        let (armed, rung) = (theirs.at(ARMED_AT, 8) as u64, ours.wrapping_add(RUNG_AT) as u64);
-        Bell { armed, rung, doorbell: fd.unwrap_or(-1), use_fence }
-    }
-
     /// Wakes the peer if it sleeps, from any thread. Called after every store that it might wait
     /// for.
     #[inline(always)]
@@ -69,7 +63,7 @@ impl Bell {
             // [armed]: the sleeper's process-wide barrier does the rest
             compiler_fence(FULL);
         }
-        // SAFETY: the word lies in the peer's rings, which stay until it is closed (`new`).
+        // SAFETY: the word lies in the peer's rings, which stay until it is closed (`Sides::bell`).
         let armed = unsafe { SharedView::new(self.armed as *const u8, 8) }.load_u64(0);
         if armed != 0 {
             self.wake_up(armed);
@@ -78,7 +72,7 @@ impl Bell {
 
     #[cold]
     fn wake_up(self, armed: u64) {
-        // SAFETY: the word lies in our rings, which stay until the peer is closed (`new`).
+        // SAFETY: the word lies in our rings, which stay until the peer is closed (`Sides::bell`).
         let rung = unsafe { u64_at(self.rung as *mut u8) };
         // Of several threads that find it armed one rings. One that is late may ring for nothing.
         if rung.load(RELAXED) != armed
@@ -103,13 +97,27 @@ pub(super) struct Sides {
     pub(super) ring: RingWriter,
     /// Longest body of one write or data record.
     pub(super) chunk_bytes: u32,
-    pub(super) bell: Bell,
+    /// The eventfd that wakes the peer, or -1.
+    pub(super) doorbell: i32,
+    /// Order between our stores and the look whether it sleeps by a fence of ours.
+    pub(super) use_fence: bool,
     pub(super) bell_due: bool,
     /// How often we have asked to be woken.
     pub(super) arms: u64,
 }
 
 impl Sides {
+    /// What wakes the peer, until it is closed.
+    #[inline(always)]
+    pub(super) fn bell(&self) -> Bell {
+        Bell {
+            armed: self.theirs.at(ARMED_AT, 8) as u64,
+            rung: self.ours.wrapping_add(RUNG_AT) as u64,
+            doorbell: self.doorbell,
+            use_fence: self.use_fence,
+        }
+    }
+
     /// Puts a record into the write ring. `false`: there is no room now.
     ///
     /// # Safety
@@ -166,7 +174,7 @@ impl Sides {
             left.store(how, RELEASE);
             // [left-gone]: what we do with our memory next comes after
             fence(FULL);
-            self.bell.ring();
+            self.bell().ring();
         }
     }
 }

@@ -219,7 +219,7 @@ impl Target {
             served = true;
         }
         if served {
-            sides.bell.ring();
+            sides.bell().ring();
         }
         served
     }

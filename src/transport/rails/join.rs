@@ -67,7 +67,7 @@ impl<P: Provider> Net<'_, P> {
         c.recv.delivery_news = true;
         c.send.cursor.canceled_news |= c.send.cursor.canceled.is_some();
         c.recv.offers.canceling = None; // asked once more when all slots are written
-        c.recv.offers.again = Some(c.recv.offers.through);
+        c.recv.offers.again = true;
         c.recv.offers.next = c.recv.offers.passed;
         c.recv.offers.at = 0;
         c.recv.cells.lose();

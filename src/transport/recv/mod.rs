@@ -83,13 +83,13 @@ pub struct Offers {
     pub through: Seq,
     /// The peer, as sender, has bound all groups below this.
     pub passed: Seq,
-    /// Slots of groups below this were written once more on the control lane of now, and may still
-    /// be on their way although the peer had passed them.
-    pub again: Option<Seq>,
     /// The group whose slot asks the peer to give it up.
     pub canceling: Option<Seq>,
     /// Whether a group that is offered may be canceled and have no verdict.
     pub cancels_due: bool,
+    /// Slots of groups below `through` were written once more on the control lane of now, and may
+    /// still be on their way although the peer had passed them.
+    pub again: bool,
     /// How many slots of the next group have been written.
     pub at: u8,
 }
@@ -100,7 +100,7 @@ impl Offers {
         next: Seq(0),
         through: Seq(0),
         passed: Seq(0),
-        again: None,
+        again: false,
         canceling: None,
         cancels_due: false,
         at: 0,

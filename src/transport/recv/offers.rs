@@ -220,17 +220,16 @@ impl Recvs<'_> {
         for receive in first..group.count {
             // a slot that was written anew may lie where this one will, and land later
             let offers = &net.connections[index].recv.offers;
-            let anew = offers.cancels_due || offers.again.is_some_and(|end| !number.before(end));
+            let anew = offers.cancels_due || offers.again && !number.before(offers.through);
             if anew && !net.next_lands_last(index)
                 || !self.slot_write(net, index, (number, receive), 0, more)
             {
                 return false;
             }
             let c = &mut net.connections[index];
-            // all that was written once more had landed
-            c.recv.offers.again = c.recv.offers.again.filter(|end| number.before(*end));
             c.recv.offers.at = receive + 1;
             if !number.before(c.recv.offers.through) {
+                c.recv.offers.again = false; // all of those have landed
                 c.recv.offers.through = number.plus(1 + u32::from(more));
             }
         }
