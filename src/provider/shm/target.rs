@@ -37,7 +37,7 @@ pub(super) struct Target {
     pub(super) ring: RingReader,
     /// Outstanding requests, oldest first.
     requests: [Request; REQUESTS_MAX],
-    requests_count: u32,
+    requests_count: u8,
     /// An earlier part of the incoming write was refused.
     part_refused: bool,
     acks_unpublished: bool,
@@ -199,7 +199,7 @@ impl Target {
     fn take_request(&mut self, work: &mut Work, record: &Record) -> Result<(), Corrupt> {
         let prefix = Prefix::of(record);
         let handle = Handle::unpack(prefix.key);
-        let place = self.requests.get_mut(self.requests_count as usize).ok_or(Corrupt)?;
+        let place = self.requests.get_mut(usize::from(self.requests_count)).ok_or(Corrupt)?;
         let inside = work.regions.hold(handle, prefix.address, prefix.amount).is_some();
         *place = Request {
             address: prefix.address,
