@@ -214,6 +214,24 @@ fn memory_that_nobody_else_can_map_goes_through_the_host() {
     });
 }
 
+/// The driver writes no words into such memory, so that a short message had ended its connection.
+#[test]
+fn memory_of_a_pool_takes_messages_of_every_length() {
+    let test = "memory_of_a_pool_takes_messages_of_every_length";
+    with_double(test, &[], || {
+        on(0);
+        for way in [Way::Pull, Way::Push, Way::Tcp] {
+            let mut pair = pair(way);
+            let mut from = Memory::new(&pair.a, Kind::Pool(0));
+            let mut into = Memory::new(&pair.b, Kind::Pool(1));
+            for bytes in [1, 8, 32, 4096, 8, 70_000, ROOM] {
+                exchange(&mut pair, &mut from, &mut into, bytes, true);
+            }
+            pair.close();
+        }
+    });
+}
+
 #[test]
 fn memory_that_cannot_be_used_is_refused_by_kind() {
     let test = "memory_that_cannot_be_used_is_refused_by_kind";

@@ -28,6 +28,8 @@ pub enum Kind {
     Exported(i32),
     /// Of cuMemCreate, without a handle that other processes could have.
     Hidden(i32),
+    /// Of cuMemAllocAsync, on a GPU.
+    Pool(i32),
     /// Two such allocations, one behind the other.
     TwoExported(i32),
     /// Of a handle that came through a descriptor, as another process sends it.
@@ -70,7 +72,7 @@ pub fn mapped(gpu: i32, count: usize) -> u64 {
 
 impl Memory {
     pub fn new(node: &Node, kind: Kind) -> Memory {
-        if let Kind::Alloc(gpu) = kind {
+        if let Kind::Alloc(gpu) | Kind::Pool(gpu) = kind {
             on(gpu);
         }
         Memory::in_this_context(node, kind)
@@ -87,6 +89,7 @@ impl Memory {
             Kind::Alloc(_) => alloc(ROOM),
             Kind::Exported(gpu) => mapped(gpu, 1),
             Kind::Hidden(gpu) => map(create(gpu, 0, ROOM), gpu, ROOM),
+            Kind::Pool(_) => out(|start| cuMemAllocAsync(start, ROOM, 0)),
             Kind::TwoExported(gpu) => mapped(gpu, 2),
             Kind::Imported(gpu) => imported(gpu),
         };
@@ -125,7 +128,7 @@ impl Memory {
         node.shared.deregister(self.region).expect("idle memory");
         match self.kind {
             Kind::Host => {}
-            Kind::Alloc(_) => ok(cuMemFree_v2(self.start)),
+            Kind::Alloc(_) | Kind::Pool(_) => ok(cuMemFree_v2(self.start)),
             Kind::Exported(_) | Kind::Hidden(_) | Kind::Imported(_) => unmap(self.start, 1),
             Kind::TwoExported(_) => unmap(self.start, 2),
         }

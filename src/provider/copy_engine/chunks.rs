@@ -298,6 +298,14 @@ impl Chunks {
                     from.copy_to_nonoverlapping(to, chunk.length as usize);
                 }
             }
+            Progress::Failed(_) if Lanes::is_of_words(mark) => {
+                let (to, length) = (whole.to + chunk.offset, u64::from(chunk.length));
+                // SAFETY: as in `copy_in`: the bytes are in the cell still.
+                match unsafe { lanes.copy_in_whole(to, cell, length) } {
+                    Ok(mark) => return self.places[place].at = At::Flying(mark),
+                    Err(error) => self.failed = Some(Outcome::Failed(error.code as i32)),
+                }
+            }
             Progress::Failed(code) => self.failed = Some(Outcome::Failed(code)),
         }
         // the peer's cell, if there was one, was given back long ago, or is when there is room

@@ -222,6 +222,24 @@ impl Lanes {
             }
             return Ok(Mark { stream: WORDS as u8, number: self.streams[WORDS].number(), to });
         }
+        drop(entered);
+        // SAFETY: by this function's contract.
+        unsafe { self.copy_in_whole(to, cell, bytes) }
+    }
+
+    /// The same, never by words of a stream, which the driver refuses in memory of a pool
+    /// (cudaMallocAsync).
+    ///
+    /// # Safety
+    /// - as for [`Lanes::copy_in`].
+    pub unsafe fn copy_in_whole(
+        &mut self,
+        to: u64,
+        cell: u8,
+        bytes: u64,
+    ) -> Result<Mark, CudaError> {
+        let from = self.cell(cell);
+        let entered = self.gpu.enter()?;
         // SAFETY: a pinned cell; by this function's contract.
         unsafe { self.streams[IN].copy_in(&entered, to, from, bytes as usize) };
         Ok(Mark { stream: IN as u8, number: self.streams[IN].number(), to })
@@ -237,6 +255,11 @@ impl Lanes {
         // SAFETY: a pinned cell; by this function's contract.
         unsafe { self.streams[OUT].copy_out(&entered, to, from, bytes as usize) };
         Ok(Mark { stream: OUT as u8, number: self.streams[OUT].number(), to: to as u64 })
+    }
+
+    /// Whether a copy goes by words of a stream.
+    pub fn is_of_words(mark: Mark) -> bool {
+        usize::from(mark.stream) == WORDS
     }
 
     /// What became of a copy.

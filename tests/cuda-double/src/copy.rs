@@ -7,7 +7,7 @@
 use crate::codes::{Code, INVALID_VALUE};
 use crate::context::Context;
 use crate::random::Random;
-use crate::ranges::{MOVING, Piece, Place, READ, READ_WRITE, ranges};
+use crate::ranges::{Kind, MOVING, Piece, Place, READ, READ_WRITE, ranges};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -284,7 +284,9 @@ fn move_bytes(to: *mut u8, from: *mut u8, bytes: usize) {
 impl Word {
     /// A word of four or eight bytes.
     pub fn new(context: Context, to: u64, value: u64, bytes: usize) -> Result<Word, Code> {
-        if !to.is_multiple_of(bytes as u64) {
+        // memory of a pool is refused (driver 580, seen in another context than the pool's)
+        let is_pool = ranges().find(to).is_some_and(|range| range.kind == Kind::Pool);
+        if !to.is_multiple_of(bytes as u64) || is_pool {
             return Err(INVALID_VALUE);
         }
         let pieces = side(to, bytes, context, READ_WRITE, Side::Known)?;
