@@ -14,24 +14,16 @@ use crosstie::host::settings::environment;
 use cuda_support::driver::{cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
 use cuda_support::steps::{BLOCK, POSIX, create, map, ok, on};
 use cuda_support::with_double;
-use libfabric_support::{Layout, counts, strict, strict_environment};
+use libfabric_support::{Layout, counts, strict, strict_environment, wait_until};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const RANKS: usize = 2;
 const BYTES: usize = 1 << 20;
 const ROUNDS: u64 = 3;
 const WATCHDOG: Duration = Duration::from_secs(60);
-
-fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
-    let until = Instant::now() + WATCHDOG;
-    while !has_come() {
-        assert!(Instant::now() < until, "{what} has not come");
-        std::thread::yield_now();
-    }
-}
 
 /// What lies at a device address.
 fn read<const N: usize>(address: u64) -> [u8; N] {

@@ -12,10 +12,9 @@ use crosstie::host::rma::{Comm, Listener, Memory, Opening, Side, Signal, Target,
 use crosstie::host::{DeviceKind, MemoryOptions, Options};
 use crosstie::transport::Limits;
 use host_support::pair::alone;
-use libfabric_support::{Layout, counts, strict, strict_environment};
+use libfabric_support::{Layout, counts, strict, strict_environment, wait_until};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 /// Memory of domains, by its address and by an offset; memory of endpoints, with keys of 8 and of
 /// 4 bytes.
@@ -23,15 +22,6 @@ const SCOPES: [(&str, bool); 3] =
     [("strict-domain", false), ("strict", true), ("strict-short", true)];
 const RANKS: usize = 2;
 const BYTES: usize = 1 << 20;
-const WATCHDOG: Duration = Duration::from_secs(60);
-
-fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
-    let until = Instant::now() + WATCHDOG;
-    while !has_come() {
-        assert!(Instant::now() < until, "{what} has not come");
-        std::thread::yield_now();
-    }
-}
 
 /// All ranks come here; where one has failed, the others do.
 #[derive(Default)]

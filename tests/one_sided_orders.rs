@@ -199,26 +199,15 @@ impl Rank {
         let mut group = opened.expect("the block is long enough");
         let mut end = End { wire: Rc::clone(wire), rank };
         group.begin(&mut end).expect("a healthy wire");
-        let mut memory = vec![0; WINDOW_BYTES].into_boxed_slice();
+        let memory = vec![0; WINDOW_BYTES].into_boxed_slice();
         let local = (0..WINDOW_BYTES).map(|at| (at * 7 + rank) as u8 | 1).collect();
-        let address = memory.as_mut_ptr().expose_provenance() as u64;
-        let length = WINDOW_BYTES as u64;
-        let window = group.register(WindowMemory {
-            region: REGION,
-            address,
-            length,
-            is_device: false,
-            is_read_only: false,
-            // SAFETY: it lives as long as the rank.
-            bytes: unsafe { Span::new(address, length) },
-        });
-        let window = window.expect("a window");
-        group.exchange_begin(window).expect("room");
-        Rank { group, end, window, memory, local }
+        let mut opened = Rank { group, end, window: Handle::default(), memory, local };
+        opened.window = opened.window_open(0, WINDOW_BYTES);
+        opened
     }
 
     /// A window of a part of the memory, whose exchange has begun.
-    fn second_window(&mut self, at: usize, bytes: usize) -> Handle {
+    fn window_open(&mut self, at: usize, bytes: usize) -> Handle {
         let address = self.memory[at..at + bytes].as_mut_ptr().expose_provenance() as u64;
         let length = bytes as u64;
         let window = self.group.register(WindowMemory {
@@ -348,7 +337,7 @@ fn put(rank: &mut Rank, at: usize, bytes: usize, signal: Option<(u16, u64)>) -> 
 
 /// Windows of a part of each rank's memory, which are exchanged.
 fn second_windows(ranks: &mut [Rank; 2], at: usize, bytes: usize) -> [Handle; 2] {
-    let windows = ranks.each_mut().map(|rank| rank.second_window(at, bytes));
+    let windows = ranks.each_mut().map(|rank| rank.window_open(at, bytes));
     loop {
         ranks.iter_mut().for_each(Rank::step);
         let look = |at: usize, ranks: &mut [Rank; 2]| ranks[at].group.exchange_look(windows[at]);

@@ -19,7 +19,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
-use std::time::Duration;
+use std::time::{self, Duration};
 
 pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
 /// How long what must come is waited for.
@@ -32,6 +32,15 @@ const HEADER: &str = "/usr/include/rdma/fabric.h";
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
     println!("SKIP: {why}");
+}
+
+/// Waits for what is to come of itself. Panics when it does not.
+pub fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
+    let until = time::Instant::now() + PATIENCE;
+    while !has_come() {
+        assert!(time::Instant::now() < until, "{what} has not come");
+        std::thread::yield_now();
+    }
 }
 
 /// Removes files of libfabric's shm provider that a killed process has left behind, whose number

@@ -134,10 +134,8 @@ impl Adds {
 
     /// Another rank of this host that has told so.
     pub fn told_failure(&self) -> Option<usize> {
-        let others = (0..self.files.len()).filter(|rank| self.files[*rank].is_some());
-        others
-            .into_iter()
-            .find(|rank| outbox::failed(self.file(*rank)).load(Ordering::Relaxed) != 0)
+        let told = |rank: &usize| outbox::failed(self.file(*rank)).load(Ordering::Relaxed) != 0;
+        (0..self.files.len()).filter(|rank| self.files[*rank].is_some()).find(told)
     }
 
     /// Asks `owner` for an add, whose operation is `pending`.

@@ -115,9 +115,8 @@ impl Jobs {
         group: &mut group::Group<'static, Handle>,
         endpoint: &mut Endpoint,
     ) -> bool {
-        let has_issued = self.issue(group, endpoint);
+        let mut any = self.issue(group, endpoint);
         let rows = &mut self.rows;
-        let mut any = has_issued;
         self.issued.retain(|row| {
             let State::Issued(ticket, until) = rows[*row as usize] else { return false };
             let ended = match until {

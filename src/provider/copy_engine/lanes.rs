@@ -212,19 +212,18 @@ impl Lanes {
     /// # Safety
     /// - `to` is mapped, and the cell is kept as it is, until the mark is reached.
     pub unsafe fn copy_in(&mut self, to: u64, cell: u8, bytes: u64) -> Result<Mark, CudaError> {
+        if bytes > WRITTEN_MAX || !(to | bytes).is_multiple_of(4) {
+            // SAFETY: by this function's contract.
+            return unsafe { self.copy_in_whole(to, cell, bytes) };
+        }
         let from = self.cell(cell);
         let entered = self.gpu.enter()?;
-        if bytes <= WRITTEN_MAX && (to | bytes).is_multiple_of(4) {
-            // SAFETY: a cell, whose first bytes nobody changes now; by this function's contract.
-            unsafe {
-                let bytes = core::slice::from_raw_parts(from, bytes as usize);
-                self.streams[WORDS].write(&entered, to, bytes);
-            }
-            return Ok(Mark { stream: WORDS as u8, number: self.streams[WORDS].number(), to });
+        // SAFETY: a cell, whose first bytes nobody changes now; by this function's contract.
+        unsafe {
+            let bytes = core::slice::from_raw_parts(from, bytes as usize);
+            self.streams[WORDS].write(&entered, to, bytes);
         }
-        drop(entered);
-        // SAFETY: by this function's contract.
-        unsafe { self.copy_in_whole(to, cell, bytes) }
+        Ok(Mark { stream: WORDS as u8, number: self.streams[WORDS].number(), to })
     }
 
     /// The same, never by words of a stream, which the driver refuses in memory of a pool

@@ -126,6 +126,12 @@ static struct net gpu_started(void) {
     return net;
 }
 
+static void *gpu_registered(struct net *net, void *comm, uint64_t start) {
+    void *memory = NULL;
+    OK(net_reg(net, comm, (void *)(uintptr_t)start, GPU_ROOM, CUDA_MEMORY, &memory));
+    return memory;
+}
+
 static void gpu_pointers(void) {
     struct net net = gpu_started();
     OK(net_finalize(&net));
@@ -136,9 +142,7 @@ static void gpu_nics(void) {
     struct net net = gpu_started();
     struct pair pair = looped(&net);
     uint64_t from = gpu_alloc(), into = gpu_alloc();
-    void *in = NULL, *out = NULL;
-    OK(net_reg(&net, pair.send, (void *)(uintptr_t)from, GPU_ROOM, CUDA_MEMORY, &out));
-    OK(net_reg(&net, pair.recv, (void *)(uintptr_t)into, GPU_ROOM, CUDA_MEMORY, &in));
+    void *out = gpu_registered(&net, pair.send, from), *in = gpu_registered(&net, pair.recv, into);
     for (int round = 0; round < 4 || !was_logged("3 NET/crosstie : rail 1 to "); round++)
         gpu_pass(&net, pair, from, into, out, in, (uint64_t)round);
     OK(net_dereg(&net, pair.recv, in));
@@ -163,9 +167,7 @@ static void gpu_within(void) {
     struct net net = gpu_started();
     struct pair pair = looped(&net);
     uint64_t from = gpu_alloc(), into = gpu_alloc();
-    void *in = NULL, *out = NULL;
-    OK(net_reg(&net, pair.send, (void *)(uintptr_t)from, GPU_ROOM, CUDA_MEMORY, &out));
-    OK(net_reg(&net, pair.recv, (void *)(uintptr_t)into, GPU_ROOM, CUDA_MEMORY, &in));
+    void *out = gpu_registered(&net, pair.send, from), *in = gpu_registered(&net, pair.recv, into);
     for (int round = 0; round < 4; round++)
         gpu_pass(&net, pair, from, into, out, in, (uint64_t)round);
     OK(net_dereg(&net, pair.recv, in));
@@ -180,9 +182,7 @@ static void gpu_flush_fails(void) {
     struct net net = gpu_started();
     struct pair pair = looped(&net);
     uint64_t from = gpu_alloc(), into = gpu_alloc();
-    void *in = NULL, *out = NULL;
-    OK(net_reg(&net, pair.send, (void *)(uintptr_t)from, GPU_ROOM, CUDA_MEMORY, &out));
-    OK(net_reg(&net, pair.recv, (void *)(uintptr_t)into, GPU_ROOM, CUDA_MEMORY, &in));
+    void *out = gpu_registered(&net, pair.send, from), *in = gpu_registered(&net, pair.recv, into);
     gpu_pass(&net, pair, from, into, out, in, 1);
     CHECK(was_logged("failed: Unfenced"));
     OK(net_dereg(&net, pair.recv, in));
