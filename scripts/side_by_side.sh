@@ -79,3 +79,10 @@ program_ended() {
         return 1
     fi
 }
+
+# why_failed LOG: in a few short lines, which programs and tests of a rung failed, and how. It is
+# said last of all, since the end of the output is what one sees first, or alone.
+why_failed() {
+    grep -a -A 1 -E ' s  FAILED |^test .* FAILED$|panicked at |^error(\[|:)' "$1" |
+        grep -v '^--$' | cut -c 1-200 | awk '!seen[$0]++' | head -n 16
+}

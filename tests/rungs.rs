@@ -178,3 +178,20 @@ fn programs_run_side_by_side_and_a_failure_is_shown_whole() {
     assert_eq!(other, format!("from one\n{}\n", folder.display()));
     fs::remove_dir_all(&folder).unwrap();
 }
+
+/// What stands in the last lines of a run is often all that one gets to see of it.
+#[test]
+fn a_failed_rung_says_in_a_few_lines_what_failed() {
+    let log = std::env::temp_dir().join(format!("xtie-why-{}", std::process::id()));
+    let mut text = String::from("   2 s  FAILED  of/wrong (status 101)\ntest meets ... FAILED\n");
+    text += "thread 'meets' (7) panicked at tests/wrong.rs:3:5:\nleft is not right\n";
+    text += &"   1 s  ok      of/one\n".repeat(500);
+    fs::write(&log, text).unwrap();
+    let (is_good, text) = run(SIDE_BY_SIDE, &["why_failed", &log.display().to_string()], "");
+    assert!(is_good, "{text}");
+    for wanted in ["FAILED  of/wrong", "test meets", "tests/wrong.rs:3:5", "left is not right"] {
+        assert!(text.contains(wanted), "{wanted} is not in: {text}");
+    }
+    assert!(text.lines().count() <= 16, "{text}");
+    fs::remove_file(&log).unwrap();
+}
