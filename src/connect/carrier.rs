@@ -169,7 +169,8 @@ impl Carriers {
             return None;
         }
         let (interface, flags) = (word(4)?, word(8)?);
-        let carries = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+        // the carrier itself: that an interface is running is told a while later
+        let carries = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
         let dark = !there || flags & carries != carries;
         let of = |known: &&mut Known| known.interface == interface && known.dark != dark;
         Some(self.known.iter_mut().filter(of).map(|known| known.dark = dark).count() > 0)
@@ -273,7 +274,7 @@ impl<M: LinkMemory> Control<M> {
 mod tests {
     use super::*;
 
-    const UP: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+    const UP: u32 = (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_LOWER_UP) as u32;
 
     fn carriers() -> Carriers {
         Carriers { socket: None, known: Vec::with_capacity(4), asked: None, due: [None; 2] }
@@ -308,6 +309,18 @@ mod tests {
         assert!(carriers.is_dark(ip.into()));
         carriers.told(libc::RTM_DELADDR, &address(7, ip));
         assert!(!carriers.is_dark(ip.into()) && !carriers.has(ip.into()));
+    }
+
+    /// For up to a second behind its carrier the kernel does not call an interface running: rails
+    /// were given up that had just come up.
+    #[test]
+    fn interface_that_is_not_running_yet_has_its_carrier() {
+        let (mut carriers, ip) = (carriers(), [10, 0, 0, 1]);
+        carriers.told(libc::RTM_NEWADDR, &address(7, ip));
+        assert!(!carriers.told(libc::RTM_NEWLINK, &link(7, UP & !(libc::IFF_RUNNING as u32))));
+        assert!(!carriers.is_dark(ip.into()));
+        assert!(carriers.told(libc::RTM_NEWLINK, &link(7, UP & !(libc::IFF_LOWER_UP as u32))));
+        assert!(carriers.is_dark(ip.into()));
     }
 
     #[test]

@@ -64,7 +64,8 @@ fn add(entry: &libc::ifaddrs, found: &mut Survey) {
     // of an IPv4 address it is the label (`eth0:hsn`); no interface has a colon in its name
     let name = InterfaceName::new(label.split(|byte| *byte == b':').next().unwrap_or(label));
     let set = |flag: i32| entry.ifa_flags & flag as u32 != 0;
-    let (up, running) = (set(libc::IFF_UP), set(libc::IFF_RUNNING));
+    // that it is running the kernel says a while later
+    let (up, running) = (set(libc::IFF_UP), set(libc::IFF_LOWER_UP));
     if !found.all.iter().any(|known| known.name == name) {
         found.all.push(Interface { name, up, running });
     }
