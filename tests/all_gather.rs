@@ -541,7 +541,7 @@ impl Bootstrap for Wire<'_> {
 /// One of two processes: it launches a graph again and again, as long as the other lets it.
 fn member_of_two(line: &mut Line, rank: usize, mut each: impl FnMut(&mut Line, u64)) -> u64 {
     const BYTES: usize = 8192;
-    let patience = Duration::from_secs(30);
+    let patience = Duration::from_secs(600);
     let member = Member { table: Table::new(1), rank, patience };
     let limits = limits(2);
     let mut wire = Wire(line, rank);

@@ -26,7 +26,7 @@ use set_pair::{Ground, join_rails_shm, join_rails_tcp, limits, side};
 use std::rc::Rc;
 
 /// How long anything may take before a test says that it hangs.
-const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);
+const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(600);
 const PEER: PeerIndex = PeerIndex(0);
 
 /// What the peers are on.

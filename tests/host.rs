@@ -10,7 +10,7 @@ use crosstie::memory::Variables;
 use crosstie::transport::{Incoming, Limits, Outcome, Outgoing, RequestError, RequestId};
 use std::time::{Duration, Instant};
 
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(600);
 
 fn open(block: &mut HeapBlock, options: &Options) -> Endpoint {
     // SAFETY: the block outlives the endpoint in every test.

@@ -24,7 +24,7 @@ use libfabric_support::{
 use std::ffi::CStr;
 use std::path::Path;
 
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);
 
 fn config(provider: &'static CStr) -> Option<Config<'static>> {
     strict_config(Layout::One, provider)

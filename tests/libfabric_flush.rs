@@ -24,7 +24,7 @@ const SHARED: [&CStr; 4] = [c"strict", c"strict-domain", c"efa", c"cxi"];
 const PROVIDERS: [&CStr; 3] = [c"tcp;ofi_rxm", c"shm", c"tcp"];
 const FLUSH: OpId = OpId(7);
 /// How long what must end is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 const GENERATIONS: [RailGeneration; 8] = [RailGeneration(1); 8];
 
 /// The strict fabric holds reads of all that use it.

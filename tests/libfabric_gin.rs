@@ -23,7 +23,7 @@ use std::time::Duration;
 const RANKS: usize = 2;
 const BYTES: usize = 1 << 20;
 const ROUNDS: u64 = 3;
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(600);
 
 /// What lies at a device address.
 fn read<const N: usize>(address: u64) -> [u8; N] {

@@ -153,6 +153,6 @@ fn cpp_program_opens_a_group_and_uses_its_windows() {
         .output()
         .expect("a C++ compiler");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let done = Command::new("timeout").args(["60"]).arg(&program).output().unwrap();
+    let done = Command::new("timeout").args(["600"]).arg(&program).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

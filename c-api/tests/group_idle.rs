@@ -71,7 +71,7 @@ fn receives_of_an_idle_group_are_no_stall() {
             break;
         }
         drop(said);
-        assert!(start.elapsed() < Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_secs(600));
     }
     // SAFETY: one thread.
     expect(unsafe { xtie_group_close(group) }, XTIE_OK);

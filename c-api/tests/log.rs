@@ -39,7 +39,7 @@ fn log_callback_hears_a_stalled_request_to_the_end_of_the_peers_account() {
             break text.clone();
         }
         drop(said);
-        assert!(start.elapsed() < Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_secs(600));
     };
     // longer than the text of an error, which is what it was cut to
     assert!(text.len() > 320, "{text}");

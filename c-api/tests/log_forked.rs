@@ -36,7 +36,7 @@ fn child_forked_during_the_log_callback_sets_another_and_logs() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: ends the child if it waits for ever.
-        unsafe { libc::alarm(20) };
+        unsafe { libc::alarm(600) };
         // SAFETY: NULL stands for standard error.
         let result = unsafe { xtie_log_set(null_mut(), None) };
         complain();

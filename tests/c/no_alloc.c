@@ -18,7 +18,7 @@ void mark_begin(void);
 unsigned long mark_end(void);
 
 #define LONG ((size_t)1 << 20)
-enum { ROUNDS = 10, CONNECTIONS = 20, GROUP = XTIE_GROUP_MAX, SECONDS = 60 };
+enum { ROUNDS = 10, CONNECTIONS = 20, GROUP = XTIE_GROUP_MAX, SECONDS = 600 };
 static const size_t sizes[] = {0, 1, 8, 25, 4096, 8192, 8193, 100000, LONG};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 

@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 /// How long a copy may take before a test says that it hangs.
-const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);
+const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(600);
 /// Ids of the copies that [`GpuRail`] asks for itself.
 const OURS: u64 = 0x6a7e << 32;
 /// Most parts of a write that are tried.

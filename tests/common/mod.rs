@@ -13,7 +13,7 @@ use crosstie::provider::loopback::{Limits, Loopback};
 use crosstie_kit::conformance::{ARENA_BYTES, ENTRY_COUNT, Outcome, PATIENCE, Rig, Side, entries};
 
 /// How long anything may take before an entry says that it never comes.
-const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);
+const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// Counts allocations per thread, for P4.
 struct Counting;

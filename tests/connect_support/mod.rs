@@ -27,7 +27,7 @@ pub use record::{dial_record, listen_record};
 
 /// Bytes of one connection's rings in these tests.
 pub const RINGS_BYTES: u64 = 4096;
-pub const WATCHDOG: Duration = Duration::from_secs(30);
+pub const WATCHDOG: Duration = Duration::from_secs(600);
 
 /// Shared memory through memfd.
 pub struct TestMemory {

@@ -26,7 +26,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test says that it hangs.
-pub const WATCHDOG: Duration = Duration::from_secs(60);
+pub const WATCHDOG: Duration = Duration::from_secs(600);
 
 /// How long a sleeper waits before it calls the wake-up lost. Nothing is that late by chance.
 const LOST_MS: i32 = 20_000;

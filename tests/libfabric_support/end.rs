@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const WHICH: &str = "XTIE_LIBFABRIC_CHILD";
 /// Says in a child how many bytes of memory each end registers, if not [`BLOCK_BYTES`].
 const BYTES: &str = "XTIE_LIBFABRIC_BYTES";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 const NOTHING: Completion =
     Completion::Immediate { peer: crosstie::base::ids::PeerIndex(99), immediate: 0 };
 /// How many words of 64 bits each side tells of its block.

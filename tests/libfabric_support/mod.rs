@@ -23,7 +23,7 @@ use std::time::{self, Duration};
 
 pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
 /// How long what must come is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 pub const BLOCK_BYTES: usize = 1 << 20;
 pub const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
 const HEADER: &str = "/usr/include/rdma/fabric.h";

@@ -21,7 +21,7 @@ pub const PATH: PathConfig =
     PathConfig { timeout: 15, retries: 7, pkey_index: 0, service_level: 0, traffic_class: 0 };
 pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
 /// How long what must come is waited for. Emulated devices work between polls.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 pub const BLOCK_BYTES: usize = 1 << 20;
 pub const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
 

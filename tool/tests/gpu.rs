@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Seconds after which a program hangs.
-const WATCHDOG: &str = "120";
+const WATCHDOG: &str = "600";
 const SHORT: [&str; 4] = ["--seconds", "0.02", "--json", "--no-pin"];
 
 /// `crosstie perf` under a watchdog, with a driver of this folder.

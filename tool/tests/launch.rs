@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a launch may take here; beyond it something hangs.
-const WATCHDOG: &str = "120";
-const LIMIT: Duration = Duration::from_secs(30);
+const WATCHDOG: &str = "600";
+const LIMIT: Duration = Duration::from_secs(600);
 
 fn found(variables: &[(&str, &str)]) -> Result<Option<Launch>, String> {
     read(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, v)| v.to_string()))

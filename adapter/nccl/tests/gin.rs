@@ -33,7 +33,7 @@ const RANKS: &str = "GIN_RANKS";
 const VERSION: &str = "GIN_VERSION";
 const FOLDER: &str = "GIN_FOLDER";
 /// What must come, comes within this.
-const WATCHDOG: Duration = Duration::from_secs(120);
+const WATCHDOG: Duration = Duration::from_secs(600);
 /// A window holds a part for each rank; each part is over the size that self puts are staged in.
 const PART: usize = 1_500_000;
 const SIGNALS: c_int = 8;

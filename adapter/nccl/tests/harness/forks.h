@@ -22,7 +22,7 @@ static void child_asks(struct net *net, struct pair pair, void *listener, unsign
     unsigned char other[HANDLE];
     void *comm = STALE, *request = STALE;
     int done = 77, count = 77;
-    alarm(20);
+    alarm(600);
     CHECK(net_listen(net, 0, other, &comm) == USAGE);
     CHECK(net_connect(net, 0, handle, &comm, NULL) == USAGE && !comm);
     comm = STALE;
@@ -73,7 +73,7 @@ static void forked_anew(void) {
     struct pair pair = joined(&net, listener, handle);
     pid_t child = fork();
     if (child == 0) {
-        alarm(20);
+        alarm(600);
         struct net own = started();
         unsigned char its[HANDLE];
         void *other = NULL, *comm = NULL;

@@ -270,7 +270,7 @@ static void in_own_process(void (*part)(int), int number) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (!child) {
-        alarm(120);
+        alarm(600);
         part(number);
         exit(0);
     }
@@ -484,7 +484,7 @@ static int seconds(void) {
 int main(int count, char **arguments) {
     if (count != 4) return 2;
     library = arguments[1], version = atoi(arguments[2]);
-    unsigned lives = 120 + (unsigned)seconds();
+    unsigned lives = 600 + (unsigned)seconds();
     alarm(lives);
     for (const struct scenario *it = SCENARIOS; it->name; it++) {
         if (strcmp(it->name, arguments[3])) continue;

@@ -1014,7 +1014,7 @@ static void affinity_and_fork(void) {
     closedir(tasks);
     pid_t child = fork();
     if (child == 0) {
-        alarm(20);
+        alarm(600);
         int refused = net_accept(&net, listener, &comm, NULL) == USAGE;
         _exit(refused && net_listen(&net, 0, handle, &comm) == USAGE ? 0 : 1);
     }
@@ -1034,7 +1034,7 @@ static void forked(void) {
     exchange(&net, pair, SHORT, 3, 30);
     pid_t child = rank == 0 ? fork() : -1;
     if (child == 0) {
-        alarm(20);
+        alarm(600);
         void *request = NULL, *other = NULL;
         int refused = net_isend(&net, pair.send, &byte, 1, 1, memory, &request) == USAGE;
         refused += net_reg(&net, pair.recv, &byte, 1, HOST_MEMORY, &other) == USAGE;

@@ -15,7 +15,7 @@ const LAYOUT: &str = "RMA_LAYOUT";
 const VERSION: &str = "RMA_VERSION";
 const FOLDER: &str = "RMA_FOLDER";
 /// What must come, comes within this.
-pub const WATCHDOG: Duration = Duration::from_secs(120);
+pub const WATCHDOG: Duration = Duration::from_secs(600);
 
 /// How ranks are spread, and how they reach each other.
 #[derive(Copy, Clone)]
