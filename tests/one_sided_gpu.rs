@@ -32,6 +32,17 @@ const CALLS: DeviceCalls = DeviceCalls {
     read,
 };
 
+/// Memory of a pool, as cudaMallocAsync gives it: a stream's words are refused there, copies are not.
+const OF_A_POOL: DeviceCalls = DeviceCalls {
+    allocate: |bytes| {
+        let start = out(|start| cuMemAllocAsync(start, bytes, 0));
+        ok(cuStreamSynchronize(0));
+        write(start, &vec![0; bytes]);
+        start
+    },
+    ..CALLS
+};
+
 fn write(at: u64, bytes: &[u8]) {
     ok(cuMemcpyHtoD_v2(at, bytes.as_ptr(), bytes.len()));
 }
@@ -55,6 +66,10 @@ fn every_row_in_memory_of_gpus() {
         fill(&[
             rail("copy engine", &shm, DeviceKind::Host),
             rail("TCP, of GPUs", &tcp, DeviceKind::Host),
+            Rail {
+                place: Place::Device(OF_A_POOL),
+                ..rail("TCP, of a GPU's pool", &tcp, DeviceKind::Host)
+            },
         ]);
     });
 }

@@ -1,5 +1,5 @@
 //! Adds to words of device memory. There is no such operation of a stream: the words are read into
-//! pinned memory, and the stream writes the sums.
+//! pinned memory, and the stream writes the sums; or copies them, where the driver refuses its words.
 //!
 //! One *round* is under way at a time, so that no add is lost. It takes many words; adds to one
 //! word are summed before.
@@ -185,9 +185,22 @@ impl Adder {
 
     fn write(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
         for (at, sum) in self.sums.iter().enumerate() {
-            let value = self.word(at * 8).load(Ordering::Relaxed).wrapping_add(sum.value);
+            let word = self.word(at * 8);
+            let value = word.load(Ordering::Relaxed).wrapping_add(sum.value);
+            word.store(value, Ordering::Relaxed); // calls of the driver come behind it
             let taken = self.words.take(sum.address, &value.to_le_bytes());
             debug_assert!(taken, "an aligned word, and there is room for a round");
+        }
+        // it refuses a call as a whole if one word lies in a pool's memory (cudaMallocAsync)
+        self.mark(entered).or_else(|_| self.copy(entered))
+    }
+
+    /// Writes the sums without words of the stream, each by a copy of its own, which none can tear.
+    fn copy(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
+        for (at, sum) in self.sums.iter().enumerate() {
+            let from = self.pinned.device() + at as u64 * 8;
+            // SAFETY: a word of the staging, and one that `go_on` vouches for.
+            unsafe { self.stream.copy(entered, sum.address, from, 8) }?;
         }
         self.mark(entered)
     }
