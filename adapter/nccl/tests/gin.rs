@@ -630,12 +630,13 @@ fn peer_that_ends() {
     let mut queue = rank.device.queue(1, false);
     let mut failed = None;
     wait_until("an error", || {
-        if queue.has_room() {
+        // looked for first: all that was posted may have ended while this thread did not run
+        let is_error = failed.is_some_and(|index| matches!(queue.poll(index), Some(Err(_))));
+        if !is_error && queue.has_room() {
             let remote = Address { key, offset: 0 };
-            let index = queue.post(&Work::Write { remote, local: whole(key, 0, 64) });
-            failed = Some(index);
+            failed = Some(queue.post(&Work::Write { remote, local: whole(key, 0, 64) }));
         }
-        failed.is_some_and(|index| matches!(queue.poll(index), Some(Err(_))))
+        is_error
     });
     assert!(rank.has_failed());
     rank.close(&[memory]);
