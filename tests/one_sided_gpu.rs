@@ -32,7 +32,7 @@ const CALLS: DeviceCalls = DeviceCalls {
     read,
 };
 
-/// Memory of a pool, as cudaMallocAsync gives it: a stream's words are refused there, copies are not.
+/// Memory of a pool, as cudaMallocAsync gives it: copies go there, words of a stream do not.
 const OF_A_POOL: DeviceCalls = DeviceCalls {
     allocate: |bytes| {
         let start = out(|start| cuMemAllocAsync(start, bytes, 0));

@@ -1,5 +1,5 @@
 //! Adds to words of device memory. There is no such operation of a stream: the words are read into
-//! pinned memory, and the stream writes the sums; or copies them, where the driver refuses its words.
+//! pinned memory, and the stream writes the sums, by copies where the driver refuses its words.
 //!
 //! One *round* is under way at a time, so that no add is lost. It takes many words; adds to one
 //! word are summed before.
