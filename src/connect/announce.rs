@@ -160,6 +160,12 @@ impl<M: LinkMemory> Control<M> {
         self.connections.iter().filter(is_free).count() as u32
     }
 
+    /// Slots that their peers have not closed yet.
+    pub fn slots_leaving(&self) -> u32 {
+        let leaves = |it: &&Connection| it.phase != Phase::Free && it.closed_here;
+        self.connections.iter().filter(leaves).count() as u32
+    }
+
     /// Changes how far a connection is.
     pub fn connection_phase(&mut self, index: u32, phase: Phase) {
         self.connections[index as usize].phase = phase;

@@ -318,6 +318,13 @@ impl<M: LinkMemory> Band<M> {
         self.with(0, |control| Ok(control.slots_free())).unwrap_or(0)
     }
 
+    /// Closed connections whose peers have not closed them yet.
+    ///
+    /// *Cost*: as [`Band::connections_left`].
+    pub fn connections_leaving(&self) -> u32 {
+        self.with(0, |control| Ok(control.slots_leaving())).unwrap_or(0)
+    }
+
     /// Our host's number.
     pub fn node_id(&self) -> u64 {
         self.with(0, |control| Ok(control.node_id)).unwrap_or(0)

@@ -143,6 +143,10 @@ impl Own {
         self.generations.iter().filter(is_free).count() as u32 - self.orphans
     }
 
+    pub(super) fn connections_leaving(&self) -> u32 {
+        self.orphans
+    }
+
     pub(super) fn accept(&mut self, id: ListenerId) -> Result<Option<Handle>, AcceptError> {
         let at = self.listener(id.0).ok_or(AcceptError::Stale)?.first;
         if at == NONE {

@@ -473,6 +473,16 @@ impl Shared {
         }
     }
 
+    /// Closed connections whose peers have not closed them yet.
+    ///
+    /// *Cost*: as [`Shared::connections_left`].
+    pub fn connections_leaving(&self) -> u32 {
+        match &self.set_up {
+            SetUp::Band(band) => band.connections_leaving(),
+            SetUp::Own(own) => locked(own).connections_leaving(),
+        }
+    }
+
     /// Takes a connection that a peer has made to a listener.
     pub fn accept(&self, listener: ListenerId) -> Result<Option<Handle>, AcceptError> {
         match &self.set_up {

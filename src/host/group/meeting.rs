@@ -120,11 +120,22 @@ impl<'e, 'a> Meeting<'e, 'a> {
         }
     }
 
-    /// Two for each other rank, and both ends of two with itself.
-    fn has_connections(&self) -> Result<(), GroupError> {
+    /// Two for each other rank, and both ends of two with itself. Those of a group that was just
+    /// closed are free once its other ranks have closed it, too.
+    fn has_connections(&mut self) -> Result<(), GroupError> {
         let needed = KINDS as u32 * (self.ranks + 1);
-        let has = self.endpoint.shared.connections_left() >= needed;
-        if has { Ok(()) } else { Err(GroupError::Connections(needed)) }
+        loop {
+            let leaving = self.endpoint.shared.connections_leaving();
+            let left = self.endpoint.shared.connections_left();
+            if left >= needed {
+                return Ok(());
+            }
+            if left + leaving < needed || clock_ns() > self.deadline_ns {
+                return Err(GroupError::Connections(needed));
+            }
+            self.endpoint.progress();
+            std::thread::yield_now();
+        }
     }
 
     fn meet_by_bootstrap(&mut self) -> Result<(), GroupError> {
