@@ -134,7 +134,7 @@ impl<'e, 'a> Meeting<'e, 'a> {
                 return Err(GroupError::Connections(needed));
             }
             self.endpoint.progress();
-            std::thread::yield_now();
+            yield_now();
         }
     }
 

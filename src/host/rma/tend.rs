@@ -51,7 +51,11 @@ fn tend(seat: &Seat, stop: &AtomicBool) {
         idle = if core.step() { 0 } else { idle + 1 };
         if idle < IDLE_MAX {
             drop(core);
-            yield_now();
+            // bytes that move are worth the whole slice: where many threads want the CPU, each
+            // turn that is given up costs all of theirs
+            if idle > 0 {
+                yield_now();
+            }
             continue;
         }
         let fd = core.arm();
