@@ -262,10 +262,10 @@ const NCCL_PLUGIN: Group = Group {
             "CROSSTIE_GIN",
             "1 where there is no mlx5 or EFA device; else 0",
             "0, 1 or proxy",
-            "Whether the plugin runs NCCL's one-sided operations without a NIC of its own for them. \
-             1: kernels queue them (GIN), and the check of the default is skipped. `proxy`: NCCL's \
-             threads ask for them (GIN by proxy). Both have RMA. The CUDA driver is needed in any \
-             case. See doc/gin.md.",
+            "Whether the plugin runs NCCL's one-sided operations without a NIC of its own for \
+             them. 1: kernels queue them (GIN), and the check of the default is skipped. `proxy`: \
+             NCCL's threads ask for them (GIN by proxy). Both have RMA. The CUDA driver is needed \
+             in any case. See doc/gin.md.",
         ),
         of(
             "CROSSTIE_GIN_CPUS",
