@@ -157,7 +157,14 @@ enum result : uint32_t {
 };
 
 // How a word is compared with a value, both unsigned. The numbers are those of XTIE_COMPARE_.
-enum comparison : uint32_t { EQUAL, NOT_EQUAL, GREATER, GREATER_EQUAL, LESS, LESS_EQUAL };
+enum comparison : uint32_t {
+    EQUAL = 1,
+    NOT_EQUAL = 2,
+    GREATER = 3,
+    GREATER_EQUAL = 4,
+    LESS = 5,
+    LESS_EQUAL = 6,
+};
 
 // As a timeout: the window's own, which is that of xtie_group_device_config; or none.
 constexpr uint64_t TIMEOUT_OF_WINDOW = 0;
@@ -432,7 +439,7 @@ class window {
         signalled(all, signal);
         return run(scope, all, told, timeout_ns);
     }
-    // A put, and a counter of this rank that grows once its bytes have left. No thread waits for
+    // A put, and a counter of this rank that grows once its bytes are there. No thread waits for
     // that: a companion queue counts.
     template <class Scope>
     XTIE_DEVICE result put_counter(Scope scope, const transfer &it, add counter,
@@ -637,7 +644,7 @@ class window {
     template <class Scope>
     XTIE_DEVICE result wait_word(Scope scope, const uint64_t *word, comparison how, uint64_t value,
                                  uint64_t timeout_ns) const {
-        if (how > LESS_EQUAL) return argument(scope);
+        if (how < EQUAL || how > LESS_EQUAL) return argument(scope);
         return together(scope, timeout_ns, true, [=] {
             uint64_t seen = XTIE_DEVICE_PORT::load_acquire_system(word);
             return detail::holds(how, seen, value) ? detail::DONE : detail::BUSY;

@@ -1337,11 +1337,13 @@ int xtie_connection_close(struct xtie_endpoint *endpoint, struct xtie_connection
 //     xtie_memory_deregister has succeeded.
 // bytes: its length, not zero.
 // kind: XTIE_MEMORY_HOST, or XTIE_MEMORY_CUDA: memory that cudaMalloc, ncclMemAlloc or cuMemCreate
-//     has given, which moves between processes of one host by the GPUs' copy engines.
+//     has given, which moves between processes of one host by the GPUs' copy engines; through
+//     memory of the host where they cannot map it, such as cudaMallocAsync's.
 // memory_out: to be given with each message that lies in it.
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL,
-//     XTIE_ERR_NO_MEMORY; XTIE_ERR_MEMORY_KIND: it is of another kind, no driver is installed, or
-//     other processes cannot map it; XTIE_ERR_FABRIC: the driver refused. The log has the reason.
+//     XTIE_ERR_NO_MEMORY; XTIE_ERR_MEMORY_KIND: it is of another kind, such as
+//     cudaMallocManaged's, or no driver is installed; XTIE_ERR_FABRIC: the driver refused. The log
+//     has the reason.
 // Threads: any. Cost: control path; no page is touched. Ranges may overlap.
 int xtie_memory_register(struct xtie_endpoint *endpoint,
                          void *data,

@@ -1,5 +1,7 @@
 // The kernels of device.cu: each is one step of a case, and both ranks run it at once.
 #pragma once
+#include <crosstie.h>
+
 #include "crosstie_device.cuh"
 
 namespace port = XTIE_DEVICE_PORT;
@@ -170,23 +172,27 @@ __global__ void counters_step(Step s) {
     EXPECT(w.read_signal(2), 0);
 }
 
-// Six comparisons of a signal and a counter that are 5, with 4, 5 and 6.
+// Six comparisons, by the host's names, of a signal and a counter that are 5, with 4, 5 and 6.
 __global__ void compare_step(Step s) {
     crosstie::window w(s.view);
     crosstie::thread one;
     EXPECT(w.signal_counter(one, s.me, {4, 5}, {3, 5}), crosstie::OK);
     EXPECT(w.wait_counter(one, 3, crosstie::EQUAL, 5), crosstie::OK);
     EXPECT(w.read_signal(4), 5);
+    const uint32_t hows[6] = {XTIE_COMPARE_EQUAL,         XTIE_COMPARE_NOT_EQUAL,
+                              XTIE_COMPARE_GREATER,       XTIE_COMPARE_GREATER_EQUAL,
+                              XTIE_COMPARE_LESS,          XTIE_COMPARE_LESS_EQUAL};
     const bool holds[6][3] = {{false, true, false}, {true, false, true}, {true, false, false},
                               {true, true, false},  {false, false, true}, {false, true, true}};
     for (uint32_t how = 0; how < 6; how++)
         for (uint32_t at = 0; at < 3; at++) {
-            auto compared = static_cast<crosstie::comparison>(how);
+            auto compared = static_cast<crosstie::comparison>(hows[how]);
             crosstie::result wanted = holds[how][at] ? crosstie::OK : crosstie::TIMEOUT;
             EXPECT(w.wait_signal(one, 4, compared, 4 + at, SHORT_NS), wanted);
             EXPECT(w.wait_counter(one, 3, compared, 4 + at, SHORT_NS), wanted);
         }
-    EXPECT(w.wait_signal(one, 4, crosstie::comparison(6), 0), crosstie::ARGUMENT);
+    EXPECT(w.wait_signal(one, 4, crosstie::comparison(0), 0), crosstie::ARGUMENT);
+    EXPECT(w.wait_signal(one, 4, crosstie::comparison(7), 0), crosstie::ARGUMENT);
 }
 
 // Values at the ends of 64 bits; a wait that has timed out can be made again; resets.

@@ -71,7 +71,8 @@ const RAILS: Group = Group {
              host, `tcp` all peers. `verbs` (RDMA ports), `libfabric` (NICs) and `vendor` (rails \
              that the program brings) have `tcp` as their backup, also where it is not named. \
              When this variable is not set, `libfabric` serves only NICs that nothing else \
-             reaches. shm0 does not open without `shm`, nor tcp0 without `tcp`.",
+             reaches. shm0 does not open without `shm`, nor tcp0 without `tcp`. See \
+             doc/connecting.md.",
         ),
         of(
             "CROSSTIE_RAILS_REQUIRED",
@@ -93,7 +94,7 @@ const RAILS: Group = Group {
         ),
         of(
             "CROSSTIE_TCP_RAILS",
-            "one for each address that has one of the peer's in its subnet",
+            "one for each local address in a common subnet with the peer",
             "1 to 8",
             "TCP rails of each connection that this side makes, up to the smaller `rails_max` of \
              both sides. While one works, no message is lost. Several on one interface are \
@@ -106,6 +107,12 @@ const RAILS: Group = Group {
             "1: each frame and payload over TCP has a CRC-32C. One side is enough. A rail that \
              delivers changed bytes fails, and other rails send them again. The log names a peer \
              whose version cannot check; that connection goes on without.",
+        ),
+        of(
+            "CROSSTIE_SHM_DIR",
+            "`/dev/shm`",
+            "path of 60 bytes at most",
+            "A directory that containers of a host share. Sockets in it lead from one to another.",
         ),
     ],
 };
@@ -142,7 +149,12 @@ const TIMES: Group = Group {
              sockets or of an RDMA port fails when nobody acknowledges its data for five eighths \
              of this time.",
         ),
-        of("CROSSTIE_CONNECT_TIMEOUT_MS", "10000", "1 to 86400000", "How long a connect may take."),
+        of(
+            "CROSSTIE_CONNECT_TIMEOUT_MS",
+            "10000; 120000 for GIN",
+            "1 to 86400000",
+            "How long a connect may take, or a collective call of GIN.",
+        ),
         of(
             "CROSSTIE_LOG",
             "`warning`",
@@ -162,7 +174,7 @@ const THREADS: Group = Group {
             "CROSSTIE_TCP_THREADS",
             "0; in the NCCL plugin, where neither RDMA ports nor libfabric are used, an eighth of \
              the CPUs, 3 at most, fewer with many ranks",
-            "0 to 5, fewer than `CROSSTIE_TCP_STREAMS`",
+            "0 to 5; fewer than `CROSSTIE_TCP_STREAMS` where that is set",
             "Threads that move long messages over TCP. 0: the calling thread moves everything.",
         ),
         of(
@@ -245,15 +257,31 @@ const NCCL_PLUGIN: Group = Group {
     title: "NCCL plugin",
     about: "The plugin honours the settings above, too, and some of NCCL's own: \
             [nccl.md](nccl.md#settings).",
-    settings: &[of(
-        "CROSSTIE_GIN",
-        "1 where there is no mlx5 or EFA device; else 0",
-        "0, 1 or proxy",
-        "Whether the plugin runs NCCL's one-sided operations without a NIC of its own for them. \
-         1: kernels queue them (GIN), and the check of the default is skipped. `proxy`: NCCL's \
-         threads ask for them (GIN by proxy). Both have RMA. The CUDA driver is needed in any \
-         case. See doc/gin.md.",
-    )],
+    settings: &[
+        of(
+            "CROSSTIE_GIN",
+            "1 where there is no mlx5 or EFA device; else 0",
+            "0, 1 or proxy",
+            "Whether the plugin runs NCCL's one-sided operations without a NIC of its own for \
+             them. 1: kernels queue them (GIN), and the check of the default is skipped. `proxy`: \
+             NCCL's threads ask for them (GIN by proxy). Both have RMA. The CUDA driver is needed \
+             in any case. See doc/gin.md.",
+        ),
+        of(
+            "CROSSTIE_GIN_CPUS",
+            "those of the thread that connects",
+            CPUS,
+            "Where the thread runs that executes GPU-initiated operations.",
+        ),
+        of(
+            "CROSSTIE_NCCL_CUDA",
+            "1 where the launcher says that all ranks run on this host; else not set",
+            SWITCH,
+            "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
+             NCCL_NET_GDR_LEVEL and NCCL_MIN_NCHANNELS where they are not set. 0: it takes none. \
+             Not set: where NICs take it. See doc/nccl.md.",
+        ),
+    ],
 };
 
 const PERF: Group = Group {
@@ -272,14 +300,6 @@ pub const DEBUG: Group = Group {
     about: "These are for diagnosis, measurements and tests. Otherwise the defaults are right. \
             Those of RDMA ports mean what NCCL's of the same ending mean, where NCCL has one.",
     settings: &[
-        of(
-            "CROSSTIE_NCCL_CUDA",
-            "1 where the launcher says that all ranks run on this host; else not set",
-            SWITCH,
-            "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
-             NCCL_NET_GDR_LEVEL and NCCL_MIN_NCHANNELS where they are not set. 0: it takes none. \
-             Not set: where NICs take it. See doc/nccl.md.",
-        ),
         of(
             "CROSSTIE_HEAP_BYTES",
             "68719476736 (64 GiB), less where a limit (`ulimit -v`) has no room",
@@ -305,20 +325,15 @@ pub const DEBUG: Group = Group {
             "CROSSTIE_WRITE_RING_BYTES",
             "32768; in the NCCL plugin 1048576",
             "bytes, a power of two from 4096 to 16777216",
-            "Shared memory for control and for two-copy transfers, for each connection and \
-             direction. From 262144 on, these transfers take the place of kernel copies.",
+            "Shared memory for control and for two-copy transfers (one side copies in, the other \
+             out), for each connection and direction. From 262144 on, these take the place of \
+             kernel copies (the kernel reads the peer's memory).",
         ),
         of(
             "CROSSTIE_KERNEL_COPY",
             "1",
             SWITCH,
             "0: never read a peer's memory through the kernel.",
-        ),
-        of(
-            "CROSSTIE_SHM_DIR",
-            "`/dev/shm`",
-            "path of 60 bytes at most",
-            "A directory that containers of a host share. Sockets in it lead from one to another.",
         ),
         of(
             "CROSSTIE_NODE_ID",
@@ -337,8 +352,9 @@ pub const DEBUG: Group = Group {
             "CROSSTIE_TCP_STREAMS",
             "one more than `CROSSTIE_TCP_THREADS`",
             "1 to 6",
-            "Sockets of each TCP rail that this side opens. Where neither variable is set, a new \
-             connection has one once a quarter of the process's descriptors are in use.",
+            "Sockets of each TCP rail that this side opens; set the threads, and this follows. \
+             Where neither is set, a new connection has one once a quarter of the process's \
+             descriptors are in use.",
         ),
         of(
             "CROSSTIE_TCP_THREAD_CPUS",
@@ -346,12 +362,6 @@ pub const DEBUG: Group = Group {
             CPUS,
             "Where the threads of `CROSSTIE_TCP_THREADS` run: any CPU of the process's cpuset, \
              also where the thread that opens is bound to others.",
-        ),
-        of(
-            "CROSSTIE_GIN_CPUS",
-            "those of the thread that connects",
-            CPUS,
-            "Where the thread runs that executes GPU-initiated operations.",
         ),
         of(
             "CROSSTIE_LOCAL_RANK",
