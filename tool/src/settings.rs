@@ -108,12 +108,6 @@ const RAILS: Group = Group {
              delivers changed bytes fails, and other rails send them again. The log names a peer \
              whose version cannot check; that connection goes on without.",
         ),
-        of(
-            "CROSSTIE_SHM_DIR",
-            "`/dev/shm`",
-            "path of 60 bytes at most",
-            "A directory that containers of a host share. Sockets in it lead from one to another.",
-        ),
     ],
 };
 
@@ -257,31 +251,15 @@ const NCCL_PLUGIN: Group = Group {
     title: "NCCL plugin",
     about: "The plugin honours the settings above, too, and some of NCCL's own: \
             [nccl.md](nccl.md#settings).",
-    settings: &[
-        of(
-            "CROSSTIE_GIN",
-            "1 where there is no mlx5 or EFA device; else 0",
-            "0, 1 or proxy",
-            "Whether the plugin runs NCCL's one-sided operations without a NIC of its own for \
+    settings: &[of(
+        "CROSSTIE_GIN",
+        "1 where there is no mlx5 or EFA device; else 0",
+        "0, 1 or proxy",
+        "Whether the plugin runs NCCL's one-sided operations without a NIC of its own for \
              them. 1: kernels queue them (GIN), and the check of the default is skipped. `proxy`: \
              NCCL's threads ask for them (GIN by proxy). Both have RMA. The CUDA driver is needed \
              in any case. See doc/gin.md.",
-        ),
-        of(
-            "CROSSTIE_GIN_CPUS",
-            "those of the thread that connects",
-            CPUS,
-            "Where the thread runs that executes GPU-initiated operations.",
-        ),
-        of(
-            "CROSSTIE_NCCL_CUDA",
-            "1 where the launcher says that all ranks run on this host; else not set",
-            SWITCH,
-            "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
-             NCCL_NET_GDR_LEVEL and NCCL_MIN_NCHANNELS where they are not set. 0: it takes none. \
-             Not set: where NICs take it. See doc/nccl.md.",
-        ),
-    ],
+    )],
 };
 
 const PERF: Group = Group {
@@ -297,9 +275,30 @@ const PERF: Group = Group {
 /// The others.
 pub const DEBUG: Group = Group {
     title: "Debug settings",
-    about: "These are for diagnosis, measurements and tests. Otherwise the defaults are right. \
-            Those of RDMA ports mean what NCCL's of the same ending mean, where NCCL has one.",
+    about: "The first three are for hosts of which other pages speak; all others are for diagnosis, \
+            measurements and tests. Otherwise the defaults are right. Those of RDMA ports mean \
+            what NCCL's of the same ending mean, where NCCL has one.",
     settings: &[
+        of(
+            "CROSSTIE_SHM_DIR",
+            "`/dev/shm`",
+            "path of 60 bytes at most",
+            "A directory that containers of a host share. Sockets in it lead from one to another.",
+        ),
+        of(
+            "CROSSTIE_GIN_CPUS",
+            "those of the thread that connects",
+            CPUS,
+            "Where the thread runs that executes GPU-initiated operations.",
+        ),
+        of(
+            "CROSSTIE_NCCL_CUDA",
+            "1 where the launcher says that all ranks run on this host; else not set",
+            SWITCH,
+            "1: the NCCL plugin takes memory of GPUs, which copy engines move, and sets \
+             NCCL_NET_GDR_LEVEL and NCCL_MIN_NCHANNELS where they are not set. 0: it takes none. \
+             Not set: where NICs take it. See doc/nccl.md.",
+        ),
         of(
             "CROSSTIE_HEAP_BYTES",
             "68719476736 (64 GiB), less where a limit (`ulimit -v`) has no room",

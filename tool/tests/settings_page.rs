@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 const UPDATE: &str = "UPDATE_SNAPSHOTS";
 /// Most settings that a user is asked to know.
-const PUBLIC_MAX: usize = 27;
+const PUBLIC_MAX: usize = 24;
 
 const HEAD: &str = "\
 # Settings
