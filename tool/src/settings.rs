@@ -275,9 +275,9 @@ const PERF: Group = Group {
 /// The others.
 pub const DEBUG: Group = Group {
     title: "Debug settings",
-    about: "The first three are for hosts of which other pages speak; all others are for diagnosis, \
-            measurements and tests. Otherwise the defaults are right. Those of RDMA ports mean \
-            what NCCL's of the same ending mean, where NCCL has one.",
+    about: "The first three are for hosts of which other pages speak; all others are for \
+            diagnosis, measurements and tests. Otherwise the defaults are right. Those of RDMA \
+            ports mean what NCCL's of the same ending mean, where NCCL has one.",
     settings: &[
         of(
             "CROSSTIE_SHM_DIR",
