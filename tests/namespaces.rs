@@ -8,7 +8,7 @@ use host_support::Watch;
 use host_support::roles;
 use namespace_support::two::{Log, Two, all_ended, copy_threads, ended, flows_on, tcp_sockets};
 use namespace_support::wire::{Quality, Wired};
-use namespace_support::work::{STREAM, role_connect, role_listen};
+use namespace_support::work::{role_connect, role_listen};
 use namespace_support::{Hosts, may, may_wire};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -420,40 +420,3 @@ fn path_that_loses_large_packets_alone_is_said_to_have_a_smaller_mtu() {
         assert!(text.starts_with("ended"), "{text}");
     }
 }
-
-/// Bits per second of the link, and messages sent over it.
-const RATE: (f64, u64) = (1e9, 320);
-
-#[test]
-fn nine_tenths_of_a_gigabit_link_are_used() {
-    if !may("nine_tenths_of_a_gigabit_link_are_used") {
-        return;
-    }
-    let _alone = alone();
-    let hosts = Hosts::bridged(2);
-    for at in 0..2 {
-        hosts.shape(at, "rate 1gbit burst 64k limit 2m");
-    }
-    let mut two = Two::joined(&hosts, &[]);
-    for line in two.both() {
-        line.say_text("stream");
-        line.say_number(RATE.1);
-    }
-    let eighths = [(); 8].map(|()| two.listening.line.hear_number() as f64 / 1e9);
-    for line in two.both() {
-        assert_eq!(line.hear_text(), "done");
-    }
-    // TCP finds out how fast the link is in the first of them
-    let bits = (RATE.1 * 7 / 8 * STREAM.0 as u64 * 8) as f64;
-    let share = bits / eighths[1..].iter().sum::<f64>() / RATE.0;
-    two.end();
-    // where processors are scarce no program fills the link: then as much as a bare socket
-    let start = Instant::now();
-    plain_bytes_cross(&hosts, &hosts.ipv4(0), BARE_BYTES);
-    let bare = (BARE_BYTES * 8) as f64 / start.elapsed().as_secs_f64() / RATE.0;
-    println!("{share:.3} of the link, a bare socket {bare:.3}; seconds of eighths: {eighths:.3?}");
-    assert!(share >= 0.9 || share >= 0.9 * bare, "{share:.3} of the link, bare {bare:.3}");
-}
-
-/// Bytes that a bare socket sends over that link.
-const BARE_BYTES: usize = 128 << 20;
