@@ -43,8 +43,10 @@ const OF_A_POOL: DeviceCalls = DeviceCalls {
     ..CALLS
 };
 
+/// The driver returns from it when it has the bytes, which may be before they are there.
 fn write(at: u64, bytes: &[u8]) {
     ok(cuMemcpyHtoD_v2(at, bytes.as_ptr(), bytes.len()));
+    ok(cuStreamSynchronize(0));
 }
 
 fn read(at: u64, bytes: usize) -> Vec<u8> {

@@ -205,7 +205,12 @@ impl Piece {
     pub fn check(&self, (at, bytes): (usize, usize), seed: u64, from: usize) {
         let (read, expected) = (self.read(at, bytes), patterns(seed, from, bytes));
         let differs = read.iter().zip(&expected).position(|(read, expected)| read != expected);
-        assert_eq!(differs, None, "the first wrong byte of {bytes} at {at}");
+        let near = differs
+            .map(|from| [&read, &expected].map(|all| all[from..bytes.min(from + 8)].to_vec()));
+        assert_eq!(
+            differs, None,
+            "the first wrong byte of {bytes} at {at}; there, wanted {near:?}"
+        );
     }
 }
 
