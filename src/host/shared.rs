@@ -481,6 +481,14 @@ impl Shared {
         }
     }
 
+    /// The side band, where there is one.
+    pub(super) fn band(&self) -> Option<&Band<HostMemory>> {
+        match &self.set_up {
+            SetUp::Band(band) => Some(band),
+            SetUp::Own(_) => None,
+        }
+    }
+
     /// Writes the peer's name (program, process id, host) as UTF-8; returns its length in bytes.
     pub fn peer_text(&self, connection: Handle, out: &mut [u8]) -> usize {
         match &self.set_up {

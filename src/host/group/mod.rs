@@ -16,7 +16,7 @@ pub mod seen;
 use super::Endpoint;
 use super::endpoint::Closing;
 use super::gather::Gathers;
-use super::machine::{Machine, each};
+use super::machine::each;
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
