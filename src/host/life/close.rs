@@ -10,7 +10,8 @@ use crate::base::units::Span;
 use crate::host::endpoint::{Closing, Endpoint};
 use crate::host::log::news;
 use crate::host::machine::each;
-use crate::host::shared::{SetUp, is_live, locked};
+use crate::host::shared::{SetUp, is_live};
+use crate::memory::locked;
 use crate::transport::endpoint::ConnectionCloseError;
 
 /// Calls of progress that closing an endpoint grants each connection to be fenced.

@@ -7,7 +7,8 @@ use crate::base::slab::Handle;
 use crate::connect::BandEvent;
 use crate::host::endpoint::Endpoint;
 use crate::host::machine::{Machine, each};
-use crate::host::shared::{SetUp, locked};
+use crate::host::shared::SetUp;
+use crate::memory::locked;
 use crate::transport::endpoint::ConnectionCloseError;
 
 impl Endpoint {

@@ -172,7 +172,7 @@ pub fn parts_write(text: [&str; 3]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::PoisonError;
+    use crate::memory::locked;
 
     #[test]
     fn sentence_is_news_once_and_always_where_no_place_is_left_for_it() {
@@ -190,7 +190,7 @@ mod tests {
         let (release, released) = std::sync::mpsc::channel::<()>();
         let writer = std::thread::spawn(move || {
             let _lock = std::io::stderr().lock();
-            let _said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+            let _said = locked(&SAID);
             holds.send(()).unwrap();
             let _ = released.recv();
         });

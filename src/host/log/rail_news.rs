@@ -175,11 +175,12 @@ mod tests {
     use crate::connect::Note;
     use crate::host::log::news::note;
     use crate::host::log::sink_set;
+    use crate::memory::locked;
     use crate::provider::libfabric;
     use crate::provider::vendor::{Breach, port as vendor};
     use std::string::String;
     use std::string::ToString;
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::Mutex;
 
     const LOST: Loss = Loss {
         rail: ConnectionRail::Tcp,
@@ -250,12 +251,12 @@ mod tests {
     fn a_peer_turned_away_for_want_of_descriptors_is_said_with_the_limit() {
         static SAID: Mutex<String> = Mutex::new(String::new());
         fn keep(_: usize, _: Level, text: &str) {
-            SAID.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+            locked(&SAID).push_str(text);
         }
         sink_set(Some((keep, 0)));
         note(Note::Descriptors(4321));
         sink_set(None);
-        let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = locked(&SAID);
         assert!(said.contains("no more than 4321 file descriptors"), "{said}");
     }
 }
