@@ -82,10 +82,15 @@ impl Machine {
         rail.port_of(peer)
     }
 
+    /// The port of a lane, if it is on one, and the lane's end there.
+    pub(super) fn port_end(&self, index: u32, lane: u8) -> Option<(&PortRail<'static>, PeerIndex)> {
+        let (rail, peer) = self.end(index, lane)?;
+        rail.port_end(peer)
+    }
+
     /// The port of a lane, if it is on one.
     pub(super) fn port(&self, index: u32, lane: u8) -> Option<&PortRail<'static>> {
-        let (rail, peer) = self.end(index, lane)?;
-        rail.port(rail.port_of(peer)?)
+        Some(self.port_end(index, lane)?.0)
     }
 
     /// The port at a place.

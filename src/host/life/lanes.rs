@@ -302,8 +302,8 @@ impl Lanes {
         let known = &mut self.all[place];
         if known.failures != view.stats.failures {
             known.failures = view.stats.failures;
-            let end = machine.end(index, lane);
-            known.error = end.and_then(|(rail, peer)| rail.error(peer));
+            let end = machine.port_end(index, lane);
+            known.error = end.and_then(|(port, peer)| port.error(peer));
         }
         let error = known.error;
         let given_up = error.is_some_and(|error| error.is_given_up());
@@ -338,7 +338,8 @@ impl Lanes {
         }
         if (say.first && lane > 0) || say.back_ms.is_some() {
             // known where both ends have told how long packets they take
-            let packets = machine.end(index, lane).and_then(|(rail, peer)| rail.packets(peer));
+            let end = machine.port_end(index, lane);
+            let packets = end.and_then(|(port, peer)| port.packets(peer));
             packets_tell(&at, packets);
         }
     }

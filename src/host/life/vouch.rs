@@ -8,12 +8,13 @@
 extern crate std;
 
 use super::connections::Connections;
-use crate::base::ids::ConnectionIndex;
+use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::Vouch;
 use crate::host::machine::Machine;
 use crate::host::shared::Shared;
+use crate::provider::rail_set::PortRail;
 use std::vec::Vec;
 
 /// Connections of which that is to be found out.
@@ -50,9 +51,9 @@ impl Vouching {
         let mut asked = false;
         if connections.known[index as usize].is_use_of(connection) {
             for lane in vouchers(connections.machine, index) {
-                if let Some((rail, peer)) = connections.machine.end_mut(index, lane) {
-                    asked |= rail.hear_begin(peer);
-                }
+                let end = connections.machine.end_mut(index, lane);
+                let end = end.and_then(|(rail, peer)| rail.port_end_mut(peer));
+                asked |= end.is_some_and(|(port, peer)| port.hear_begin(peer));
             }
         }
         // one of an earlier use of the place has nobody to tell any more
@@ -89,8 +90,9 @@ impl Vouching {
     /// has answered now.
     fn has_spoken(&mut self, machine: &Machine, index: u32) -> bool {
         let Machine::Host(endpoint) = machine else { return false };
-        let answered = |lane| machine.end(index, lane).map(|(rail, peer)| rail.has_answered(peer));
-        let has_answered = vouchers(machine, index).filter_map(answered).any(|has| has);
+        let answered = |(port, peer): (&PortRail<'_>, PeerIndex)| port.has_answered(peer);
+        let mut lanes = vouchers(machine, index);
+        let has_answered = lanes.any(|lane| machine.port_end(index, lane).is_some_and(answered));
         let now = endpoint.peer_moves(ConnectionIndex(index));
         let before = self.moves.get_mut(index as usize);
         has_answered || before.is_some_and(|before| core::mem::replace(before, now) != now)
@@ -117,8 +119,8 @@ fn is_vouched_for(connections: &Connections<'_>, connection: Handle) -> Option<b
         return None;
     }
     let heard = |lane| {
-        let (rail, peer) = connections.machine.end(index, lane)?;
-        rail.is_heard(peer)
+        let (port, peer) = connections.machine.port_end(index, lane)?;
+        port.is_heard(peer)
     };
     vouchers(connections.machine, index).filter_map(heard).reduce(|one, other| one | other)
 }
