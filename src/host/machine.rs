@@ -105,8 +105,7 @@ impl Machine {
         if let Some(port) = self.port(index, lane) {
             let _ = port.nic_write(&mut buffer);
         }
-        let length = buffer.length();
-        core::str::from_utf8(&text[..length]).unwrap_or("")
+        buffer.text()
     }
 
     /// The first socket of a lane that is open.

@@ -171,8 +171,8 @@ pub(super) fn is_current(generations: &[AtomicU32], connection: Handle) -> bool 
     })
 }
 
-/// Registers memory with ports; that of a GPU by the dma-buf that the user gives, or by one that the
-/// driver makes, and by its address with those that want that. Where no port takes such memory,
+/// Registers memory with ports; that of a GPU by the dma-buf that the user gives, or by one that
+/// the driver makes, and by its address with those that want that. Where no port takes such memory,
 /// each says why. `None`: NICs may not write there, or there is no dma-buf, which was said.
 ///
 /// # Safety

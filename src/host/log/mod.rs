@@ -44,7 +44,8 @@ pub enum Level {
 /// Receives messages. May be called from any thread; must not call back into the library.
 pub type Sink = fn(userdata: usize, level: Level, text: &str);
 
-/// Bytes of the longest sentence about a stalled request, and at least what a sink must take whole.
+/// Bytes of the longest sentence, about a stalled request or all ports of two sides, and at least
+/// what a sink must take whole.
 pub const TEXT_BYTES_MAX: usize = 1_280;
 
 /// What standard error is told: `CROSSTIE_LOG`, as the last open has read it.

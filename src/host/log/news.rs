@@ -19,9 +19,6 @@ use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longest sentence in bytes: one with the addresses of all ports of two sides.
-const SENTENCE_BYTES_MAX: usize = 1024;
-
 /// Whether a listener that other hosts cannot reach was reported: once per process is enough.
 static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);
 
@@ -179,12 +176,11 @@ pub(in crate::host) fn say_of(level: Level, text: fmt::Arguments<'_>) {
 }
 
 pub(super) fn say_by(say: fn(Level, &str), level: Level, text: fmt::Arguments<'_>) {
-    let mut bytes = [0; SENTENCE_BYTES_MAX];
+    let mut bytes = [0; log::TEXT_BYTES_MAX];
     let mut buffer = TextBuffer::new(&mut bytes);
     let _ = buffer.write_fmt(text);
-    let length = buffer.length();
     // a peer's name is printable ASCII, so that a cut leaves whole characters
-    say(level, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
+    say(level, buffer.text());
 }
 
 /// Once per connection, for those who want to know what is going on.

@@ -6,19 +6,18 @@
 
 extern crate std;
 
+use super::news::warning;
 use super::stalls::Stalls;
 use crate::base::ids::ConnectionIndex;
 use crate::base::units::Span;
-use crate::connect::TextBuffer;
 use crate::diagnose::stall::{Answer, Named, RailsOf, Side, Stall};
 use crate::fabric::DownCause;
 use crate::host::life::connections::{Connections, PEER_BYTES_MAX};
 use crate::host::life::suspect::Suspect;
-use crate::host::log::{Level, TEXT_BYTES_MAX, say};
 use crate::host::machine::each;
 use crate::transport::snapshot::Tick;
 use crate::wire::status::{STATUS_CLOSED, STATUS_FRESH, Standing, Status, StatusHello};
-use core::fmt::{self, Write};
+use core::fmt;
 
 /// How long the peer's answer is waited for before a report goes without it.
 const ANSWER_MS: u64 = 1_000;
@@ -130,12 +129,12 @@ impl Stalls {
             count += 1;
             if count <= SENTENCES_MAX {
                 let stall = Stall { ours: &ours, request: &request, answer, peer, stall_ms };
-                sentence(format_args!("stalled: {stall}"));
+                warning!("stalled: {stall}");
             }
         }
         if count > SENTENCES_MAX {
             let more = count - SENTENCES_MAX;
-            sentence(format_args!("stalled: {more} more requests with {peer}"));
+            warning!("stalled: {more} more requests with {peer}");
         }
     }
 
@@ -243,14 +242,6 @@ fn is_closing(said: &StatusHello) -> bool {
 /// Whether the peer's program has had a part in its answer, or cannot have.
 fn is_full(said: &StatusHello) -> bool {
     said.status.flags & (STATUS_FRESH | STATUS_CLOSED) != 0
-}
-
-fn sentence(text: fmt::Arguments<'_>) {
-    let mut bytes = [0; TEXT_BYTES_MAX];
-    let mut buffer = TextBuffer::new(&mut bytes);
-    let _ = buffer.write_fmt(text);
-    let length = buffer.length();
-    say(Level::Warning, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
 }
 
 /// A connection of another process in words: both sides' oldest requests.
