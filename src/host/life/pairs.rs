@@ -413,10 +413,10 @@ fn doubts_settle(connections: &mut Connections<'_>) {
             let left_ns = u64::from(said.status.left_ms) * 1_000_000;
             said.status.flags & STATUS_FRESH != 0 && left_ns <= within.0
         };
-        if band.status_of_peer(connection).is_some_and(has_polled) {
-            if let Some((port, peer)) = endpoint.rail_mut().port_end_mut(peer) {
-                port.peer_polls(peer);
-            }
+        if band.status_of_peer(connection).is_some_and(has_polled)
+            && let Some((port, peer)) = endpoint.rail_mut().port_end_mut(peer)
+        {
+            port.peer_polls(peer);
         }
         // a second question would make the answer to the first one late
         let owed = band.status_owed_ms(connection);
