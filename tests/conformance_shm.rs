@@ -4,6 +4,9 @@ mod common;
 #[path = "host_support/deny.rs"]
 #[allow(dead_code)]
 mod deny;
+#[path = "common/shm_pair.rs"]
+#[allow(dead_code)]
+mod shm_pair;
 
 use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
@@ -14,8 +17,8 @@ use crosstie::fabric::{
 };
 use crosstie::memory::Errno;
 use crosstie::provider::shm::layout::ACKED_AT;
-use crosstie::provider::shm::pair::{PairConfig, PairMemory};
 use crosstie::provider::shm::{RingSizes, Shm};
+use shm_pair::{PairConfig, PairMemory};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 fn pair(config: PairConfig) -> Pair<Shm<'static>> {

@@ -35,7 +35,8 @@ impl Rail {
     fn open() -> Rail {
         let mut loopback =
             Loopback::open(LIMITS, &mut common::carver(Loopback::bytes(LIMITS))).unwrap();
-        let (peer, _) = loopback.peer_open_pair().unwrap();
+        let peer = PeerIndex(0);
+        loopback.peer_open_at(peer, PeerIndex(1)).unwrap();
         let mut memory = vec![0; 2 * LONG + 64];
         memory[..LONG].fill(7);
         let address = memory.as_mut_ptr().expose_provenance() as u64;

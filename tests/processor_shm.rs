@@ -1,11 +1,15 @@
 //! Two ends on one processor, where a thread runs only while the other has given it up. The calls
 //! that give it up are this program's own: they run the other end, and nothing else ever does.
 
+#[path = "common/shm_pair.rs"]
+#[allow(dead_code)]
+mod shm_pair;
+
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::*;
 use crosstie::provider::shm::Shm;
-use crosstie::provider::shm::pair::{PairConfig, PairMemory};
+use shm_pair::{PairConfig, PairMemory};
 use std::cell::{Cell, RefCell};
 
 const PEER: PeerIndex = PeerIndex(0);

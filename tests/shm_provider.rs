@@ -3,13 +3,16 @@
 //! What every provider must do is tested by the conformance suite; here stands what only this one
 //! has: three ways of reading, rings that a peer has broken, doorbells.
 
+#[path = "common/shm_pair.rs"]
+mod shm_pair;
+
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::*;
 use crosstie::provider::shm::layout::{self, RingSizes};
-use crosstie::provider::shm::pair::{PairConfig, PairMemory};
 use crosstie::provider::shm::record::{Header, Kind};
 use crosstie::provider::shm::{Limits, Shm};
+use shm_pair::{PairConfig, PairMemory};
 
 const PEER: PeerIndex = PeerIndex(0);
 const NOW: Instant = Instant(0);

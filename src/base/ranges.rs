@@ -166,11 +166,6 @@ impl<'m> CountedRanges<'m> {
         self.live_mut(handle).into_iter().for_each(|slot| slot.published = number);
     }
 
-    /// Whether lookups find a range.
-    pub fn is_published(&self, handle: Handle) -> bool {
-        self.live(handle).is_some_and(|slot| slot.published > 0)
-    }
-
     /// No lookup finds a range from now on; its holders go on holding it.
     pub fn withdraw(&mut self, handle: Handle) {
         self.live_mut(handle).into_iter().for_each(|slot| slot.published = 0);

@@ -178,7 +178,7 @@ impl<M: LinkMemory> Band<M> {
 
     /// Closes a listener, and the connections that nobody has accepted. Others stay.
     pub fn listener_close(&self, id: ListenerId) -> Result<(), CloseError> {
-        self.with(CloseError::Forked, |control| control.listener_close(id))
+        self.with(Err(CloseError::Forked), |control| control.listener_close(id))
     }
 
     /// Begins to connect. Follow with [`Band::connect_poll`] until it ends, or
@@ -193,32 +193,32 @@ impl<M: LinkMemory> Band<M> {
     /// or an error. The data thread's [`BandEvent::Established`] is in its queue before; where that
     /// is full, [`Band::tell`] brings it.
     pub fn connect_poll(&self, id: PendingId) -> Result<Option<Handle>, ConnectError> {
-        self.with(ConnectError::Forked, |control| control.connect_poll(id))
+        self.with(Err(ConnectError::Forked), |control| control.connect_poll(id))
     }
 
     /// Gives an attempt up. The peer is told; a connection that it has made is closed there, and
     /// never handed out if nobody has accepted it yet.
     pub fn connect_abandon(&self, id: PendingId) -> Result<(), CloseError> {
-        self.with(CloseError::Forked, |control| control.connect_abandon(id))
+        self.with(Err(CloseError::Forked), |control| control.connect_abandon(id))
     }
 
     /// The next connection of a listener: `None` means call again.
     pub fn accept(&self, id: ListenerId) -> Result<Option<Handle>, AcceptError> {
-        self.with(AcceptError::Forked, |control| control.accept(id))
+        self.with(Err(AcceptError::Forked), |control| control.accept(id))
     }
 
     /// Closes a connection and makes its handle stale. From now on the data thread does not touch
     /// its rings. Its slot is used again when the peer has closed too, or died.
     pub fn connection_close(&self, connection: Handle) -> Result<(), CloseError> {
-        self.with(CloseError::Forked, |control| control.connection_close(connection))
+        self.with(Err(CloseError::Forked), |control| control.connection_close(connection))
     }
 
     /// Tells the data thread what the queue of events has room for; `false`: more is owed. Whoever
     /// takes the events calls it where a handle is not known yet: the news of earlier connections,
     /// which nobody took, may have filled the queue.
     pub fn tell(&self) -> bool {
-        let told = self.with((), |control| Ok(control.announce_all()));
-        told.unwrap_or(true) // in a forked child there is nothing to tell
+        // in a forked child there is nothing to tell
+        self.with(true, |control| control.announce_all())
     }
 
     /// Asks for the next generation of a lane: the data thread has let go of the streams that the
@@ -233,20 +233,19 @@ impl<M: LinkMemory> Band<M> {
     ///
     /// *Errors*: [`CloseError::Stale`] also when the connection has no such lane, or one alone.
     pub fn lane_wanted(&self, connection: Handle, lane: u32) -> Result<(), CloseError> {
-        self.with(CloseError::Forked, |control| control.lane_wanted(connection, lane))
+        self.with(Err(CloseError::Forked), |control| control.lane_wanted(connection, lane))
     }
 
     /// Our ports of the lanes of a connection that are queue pairs, from lane 1 on, and how many
     /// such lanes it has.
     pub fn pair_ports(&self, connection: Handle) -> ([u8; PORTS_MAX], usize) {
-        let none = ([0; PORTS_MAX], 0);
-        self.with((), |control| Ok(control.pair_ports(connection))).unwrap_or(none)
+        self.with(([0; PORTS_MAX], 0), |control| control.pair_ports(connection))
     }
 
     /// Our ports and the peer's, whether or not they make lanes, and whether the peer is on our
     /// host; `None`: the connection is gone.
     pub fn ports_towards(&self, connection: Handle) -> Option<(PortList, PortList, bool)> {
-        self.with((), |control| control.ports_towards(connection).ok_or(())).ok()
+        self.with(None, |control| control.ports_towards(connection))
     }
 
     /// Tells the peer of a queue pair that is prepared for a lane: the first, or the next when the
@@ -262,60 +261,52 @@ impl<M: LinkMemory> Band<M> {
         lane: u32,
         end: &PairEnd,
     ) -> Result<(), CloseError> {
-        self.with(CloseError::Forked, |control| control.pair_offer(connection, lane, end))
+        self.with(Err(CloseError::Forked), |control| control.pair_offer(connection, lane, end))
     }
 
     /// The end that [`BandEvent::Pair`] brought; `None`: the peer has let go of it meanwhile.
     pub fn pair_end(&self, connection: Handle, lane: u32, generation: u32) -> Option<PairEnd> {
-        self.with((), |control| Ok(control.pair_end(connection, lane, generation))).ok().flatten()
+        self.with(None, |control| control.pair_end(connection, lane, generation))
     }
 
     /// The end that [`BandEvent::Pair`] brought is connected: where we listen, the peer is told.
     pub fn pair_answer(&self, connection: Handle, lane: u32, lane_generation: u32) {
-        let _ = self.with((), |control| {
-            control.pair_answer(connection, lane, lane_generation);
-            Ok(())
-        });
+        self.with((), |control| control.pair_answer(connection, lane, lane_generation));
     }
 
     /// What was found out since [`BandEvent::Vouch`] asked for it.
     pub fn vouch(&self, connection: Handle, vouch: Vouch) {
-        let _ = self.with((), |control| {
-            control.vouch(connection, vouch);
-            Ok(())
-        });
+        self.with((), |control| control.vouch(connection, vouch));
     }
 
     /// Writes who a connection's peer is, cut to fit, and says how many bytes that took; 0: the
     /// handle is stale.
     pub fn peer_text(&self, connection: Handle, out: &mut [u8]) -> usize {
-        self.with(0, |control| Ok::<usize, usize>(control.peer_text(connection, out)))
-            .unwrap_or_else(|none| none)
+        self.with(0, |control| control.peer_text(connection, out))
     }
 
     /// What was seen of a connection's peer that is gone; `None`: nothing, or the handle is stale.
     pub fn peer_ending(&self, connection: Handle) -> Option<Ending> {
-        self.with((), |control| Ok(control.peer_ending(connection))).ok().flatten()
+        self.with(None, |control| control.peer_ending(connection))
     }
 
     /// For how long the peer's host has acknowledged nothing of what it was sent over TCP; nothing:
     /// it owes nothing, or the handle is stale.
     pub fn silence(&self, connection: Handle) -> Span {
-        self.with((), |control| Ok(control.silence(connection))).unwrap_or(Span(0))
+        self.with(Span(0), |control| control.silence(connection))
     }
 
     /// All addresses that a connection's peer has said; none over shared memory, and none when the
     /// handle is stale.
     pub fn peer_addresses(&self, connection: Handle) -> AddressList {
-        self.with((), |control| Ok(control.peer_addresses(connection)))
-            .unwrap_or(AddressList::EMPTY)
+        self.with(AddressList::EMPTY, |control| control.peer_addresses(connection))
     }
 
     /// Connections that may be made yet: closed ones count until their peers have closed, too.
     ///
     /// *Cost*: as [`Band::connect_poll`], and a look at each connection.
     pub fn connections_left(&self) -> u32 {
-        self.with(0, |control| Ok(control.slots_free())).unwrap_or(0)
+        self.with(0, |control| control.slots_free())
     }
 
     /// Closed connections whose peers have not closed them yet.
@@ -327,92 +318,81 @@ impl<M: LinkMemory> Band<M> {
 
     /// Our host's number.
     pub fn node_id(&self) -> u64 {
-        self.with(0, |control| Ok(control.node_id)).unwrap_or(0)
+        self.with(0, |control| control.node_id)
     }
 
     /// What the data thread and this thread tell each other about stalls.
     pub fn watch(&self) -> Option<Arc<Watch>> {
-        self.with((), |control| Ok(Arc::clone(&control.statuses.watch))).ok()
+        self.with(None, |control| Some(Arc::clone(&control.statuses.watch)))
     }
 
     /// Begins to tell the data thread every `span` to look at its requests, and opens the door at
     /// which [`super::reports`] asks.
     pub fn watch_start(&self, span: Span) {
-        let _ = self.with((), |control| {
-            control.watch_start(span);
-            Ok(())
-        });
+        self.with((), |control| control.watch_start(span));
     }
 
     /// Wakes the data thread after a while, if it sleeps then: once, at the earliest time that was
     /// asked for.
     pub fn wake_after(&self, span: Span) {
-        let _ = self.with((), |control| {
-            control.wake_after(span);
-            Ok(())
-        });
+        self.with((), |control| control.wake_after(span));
     }
 
     /// Asks a connection's peer how it stands; `false`: it cannot be asked.
     pub fn status_ask(&self, connection: Handle) -> bool {
-        self.with(false, |control| Ok(control.status_ask(connection, 0))).unwrap_or(false)
+        self.with(false, |control| control.status_ask(connection, 0))
     }
 
     /// The same because a request of ours stands: the peer may look whether we have all that it has
     /// sent.
     pub fn status_ask_standing(&self, connection: Handle) -> bool {
-        let asked = |control: &mut Control<M>| Ok(control.status_ask(connection, ASK_STANDS));
-        self.with(false, asked).unwrap_or(false)
+        self.with(false, |control| control.status_ask(connection, ASK_STANDS))
     }
 
     /// Whether the peer has asked like that since the last call.
     pub fn status_stands(&self, connection: Handle) -> bool {
-        self.with(false, |control| Ok(control.status_stands(connection))).unwrap_or(false)
+        self.with(false, |control| control.status_stands(connection))
     }
 
     /// What the sockets of a lane over TCP have carried; `None`: it has none that stand.
     pub fn lane_traffic(&self, connection: Handle, lane: u32) -> Option<Traffic> {
-        self.with((), |control| control.lane_traffic(connection, lane).ok_or(())).ok()
+        self.with(None, |control| control.lane_traffic(connection, lane))
     }
 
     /// For how many ms the peer owes an answer with a fresh status; `None`: it owes none.
     pub fn status_owed_ms(&self, connection: Handle) -> Option<u32> {
-        self.with((), |control| Ok(control.status_owed_ms(connection))).ok().flatten()
+        self.with(None, |control| control.status_owed_ms(connection))
     }
 
     /// What the peer has said since it was asked last.
     pub fn status_of_peer(&self, connection: Handle) -> Option<StatusHello> {
-        self.with((), |control| Ok(control.status_of_peer(connection))).ok().flatten()
+        self.with(None, |control| control.status_of_peer(connection))
     }
 
     /// Leaves our own status of a connection, for whoever asks.
     pub fn status_leave(&self, connection: Handle, status: &StatusHello) {
-        let _ = self.with((), |control| {
-            control.status_leave(connection, status);
-            Ok(())
-        });
+        self.with((), |control| control.status_leave(connection, status));
     }
 
     /// [`Band::status_wanted`], which goes on to be so.
     pub fn status_wanted_from(&self, from: u32) -> Option<Handle> {
-        self.with((), |control| Ok(control.status_wanted_from(from))).ok().flatten()
+        self.with(None, |control| control.status_wanted_from(from))
     }
 
     /// The next connection, from number `from` on, of which a status is wanted.
     pub fn status_wanted(&self, from: u32) -> Option<Handle> {
-        self.with((), |control| Ok(control.status_wanted(from))).ok().flatten()
+        self.with(None, |control| control.status_wanted(from))
     }
 
     /// Whether the thread runs: from open, or the first use after it ended, until the last
     /// listener, handshake and link is gone.
     pub fn is_attended(&self) -> bool {
-        self.with(false, |control| Ok::<_, bool>(control.running)).unwrap_or(false)
+        self.with(false, |control| control.running)
     }
 
     /// What was counted since open.
     pub fn counters(&self) -> BandCounters {
-        let none = BandCounters::default();
-        self.with(none, |control| Ok::<_, BandCounters>(control.counters)).unwrap_or(none)
+        self.with(BandCounters::default(), |control| control.counters)
     }
 
     /// Closes connections and listeners, tells the peers, ends the thread and frees everything.
@@ -422,14 +402,11 @@ impl<M: LinkMemory> Band<M> {
         self.end();
     }
 
-    fn with<R, E>(
-        &self,
-        forked: E,
-        act: impl FnOnce(&mut Control<M>) -> Result<R, E>,
-    ) -> Result<R, E> {
-        let Some(shared) = &self.shared else { return Err(forked) };
+    /// Acts under the lock; `forked` is the answer in a forked child.
+    fn with<R>(&self, forked: R, act: impl FnOnce(&mut Control<M>) -> R) -> R {
+        let Some(shared) = &self.shared else { return forked };
         if std::process::id() != self.pid {
-            return Err(forked);
+            return forked;
         }
         let mut control = shared.lock();
         let result = act(&mut control);
@@ -451,9 +428,9 @@ impl<M: LinkMemory> Band<M> {
             let done = self.with(None, |control| {
                 // it may have ended again meanwhile
                 let act = if control.running { act.take() } else { None };
-                act.map(|act| act(control)).ok_or(None::<Result<R, E>>)
+                act.map(|act| act(control))
             });
-            if let Ok(result) = done {
+            if let Some(result) = done {
                 return result;
             }
         }

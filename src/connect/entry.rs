@@ -141,14 +141,11 @@ impl<M: LinkMemory> Control<M> {
     pub fn door_closed(&mut self, index: u32) {
         let wrong = self.links[index as usize].entry.listener;
         let error = ConnectError::NoListener(self.links[index as usize].named());
-        let mut at = self.links[index as usize].first;
-        while at != NONE {
-            let next = self.connections[at as usize].link_next;
-            if self.connections[at as usize].listener == wrong {
-                self.fail(at, error);
+        self.each_joined(index, |control, at| {
+            if control.connections[at as usize].listener == wrong {
+                control.fail(at, error);
             }
-            at = next;
-        }
+        });
         match self.links[index as usize].first {
             NONE => self.link_down(index, DownCause::Failed, error),
             other => {

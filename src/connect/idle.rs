@@ -122,16 +122,13 @@ impl<M: LinkMemory> Control<M> {
     /// The peer has closed a link on which it has no connection.
     pub fn dismissed(&mut self, index: u32) {
         self.attempts_move(index);
-        let mut at = self.links[index as usize].first;
-        while at != NONE {
-            let next = self.connections[at as usize].link_next;
-            if self.connections[at as usize].queued {
-                // nobody has it on either side
-                self.connections[at as usize].peer_closed = true;
-                self.close(at);
+        self.each_joined(index, |control, at| {
+            let connection = &mut control.connections[at as usize];
+            if connection.queued {
+                connection.peer_closed = true; // nobody has it on either side
+                control.close(at);
             }
-            at = next;
-        }
+        });
         let peer = self.links[index as usize].peer;
         self.link_down(index, DownCause::Closed, ConnectError::PeerDied(peer));
     }
@@ -160,17 +157,9 @@ impl<M: LinkMemory> Control<M> {
 
     /// The last deadline of a link's attempts, and the oldest of its connections.
     fn attempts_of(&self, index: u32) -> (Option<Instant>, u32) {
-        let (mut deadline, mut last) = (None, NONE);
-        let mut at = self.links[index as usize].first;
-        while at != NONE {
-            let connection = &self.connections[at as usize];
-            if connection.is_wanted() {
-                deadline = deadline.max(Some(connection.deadline));
-            }
-            last = at;
-            at = connection.link_next;
-        }
-        (deadline, last)
+        let all = self.joined(index).map(|at| &self.connections[at as usize]);
+        let deadlines = all.filter(|it| it.is_wanted()).map(|it| it.deadline);
+        (deadlines.max(), self.joined(index).last().unwrap_or(NONE))
     }
 
     /// A link to the same listener, soon to be dialled. `None`: there is none to be had.

@@ -12,7 +12,6 @@ use super::note::Note;
 use super::plan::{Ends, plan};
 use super::stream::StreamSocket;
 use crate::base::units::{Instant, Span};
-use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, StreamHello};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -124,22 +123,8 @@ impl<M: LinkMemory> Control<M> {
 
     /// Says whose a stream is, as soon as it has connected.
     fn lane_say(&mut self, index: u32, lane: u32, stream: u32) -> io::Result<()> {
-        let connection = &self.connections[index as usize];
-        let (number, link) = (connection.handle(index).pack(), connection.link);
-        let mut hello = StreamHello {
-            endpoint_id: self.endpoint_id,
-            proof: 0,
-            connection: number,
-            stream,
-            streams: u32::from(connection.stream_count),
-            ask: self.links[link as usize].asks.next(),
-            lane: lane as u8,
-            lane_generation: self.lane(index, lane).generation,
-        };
-        hello.proof = self.stream_proof(link, &hello);
-        let frame = Frame::StreamHello(hello, self.connect_hello(index));
-        let mut bytes = [0; FRAME_BYTES_WRITTEN];
-        let length = frame.encode(&mut bytes);
+        let of = (lane as u8, self.lane(index, lane).generation);
+        let (bytes, length) = self.stream_hello_bytes(index, stream, of);
         let place = self.lane_place(index, lane) * STREAMS_MAX as u32 + stream;
         let token = TOKEN_LANE | u64::from(place);
         let waiting = self.lane(index, lane).unsent & (1 << stream) != 0;

@@ -384,24 +384,20 @@ impl<M: LinkMemory> Control<M> {
             if connection.owes_lanes & (1 << lane) == 0 {
                 continue;
             }
-            if self.lane(index, lane).owes_up && self.is_pair(index, lane) {
-                let event = self.pair_event(index, lane);
-                if self.tables.events.push(event).is_err() {
-                    return false;
-                }
-                self.lane(index, lane).owes_up = false;
-            }
             if self.lane(index, lane).owes_up {
                 let fd = |socket: &Option<StreamSocket>| {
                     socket.as_ref().map_or(-1, |socket| socket.as_fd().as_raw_fd())
                 };
-                let event = BandEvent::Lane {
-                    index,
-                    generation,
-                    lane: lane as u8,
-                    lane_generation: self.lane(index, lane).generation,
-                    streams: self.lane_sockets(index, lane).each_ref().map(fd),
-                    stream_count: connection.stream_count,
+                let event = match self.is_pair(index, lane) {
+                    true => self.pair_event(index, lane),
+                    false => BandEvent::Lane {
+                        index,
+                        generation,
+                        lane: lane as u8,
+                        lane_generation: self.lane(index, lane).generation,
+                        streams: self.lane_sockets(index, lane).each_ref().map(fd),
+                        stream_count: connection.stream_count,
+                    },
                 };
                 if self.tables.events.push(event).is_err() {
                     return false;

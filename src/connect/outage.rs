@@ -142,14 +142,29 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Whether something is true of any connection from `at` on in its link's chain.
-    pub fn is_any(&self, mut at: u32, of: impl Fn(&Self, u32) -> bool) -> bool {
+    pub fn is_any(&self, at: u32, of: impl Fn(&Self, u32) -> bool) -> bool {
+        self.joined_from(at).any(|at| of(self, at))
+    }
+
+    /// The connections of a link, the youngest first.
+    pub fn joined(&self, link: u32) -> impl Iterator<Item = u32> + use<'_, M> {
+        self.joined_from(self.links[link as usize].first)
+    }
+
+    fn joined_from(&self, at: u32) -> impl Iterator<Item = u32> + use<'_, M> {
+        let known = |at: u32| (at != NONE).then_some(at);
+        let next = move |at: &u32| known(self.connections[*at as usize].link_next);
+        core::iter::successors(known(at), next)
+    }
+
+    /// Acts on each connection of a link, which may leave it meanwhile.
+    pub fn each_joined(&mut self, link: u32, mut act: impl FnMut(&mut Self, u32)) {
+        let mut at = self.links[link as usize].first;
         while at != NONE {
-            if of(self, at) {
-                return true;
-            }
-            at = self.connections[at as usize].link_next;
+            let next = self.connections[at as usize].link_next;
+            act(self, at);
+            at = next;
         }
-        false
     }
 
     /// Whether a connection outlives the path of its link.
@@ -174,17 +189,14 @@ impl<M: LinkMemory> Control<M> {
         link.parting = None;
         link.hearing.owes_pong = None;
         link.code = 0;
-        let (peer, mut at) = (link.peer, link.first);
-        while at != NONE {
-            let next = self.connections[at as usize].link_next;
-            let connection = &self.connections[at as usize];
+        let error = ConnectError::Unreachable(link.peer, libc::ETIMEDOUT);
+        self.each_joined(index, |control, at| {
+            let connection = &control.connections[at as usize];
             let stays = connection.phase == Phase::Open && connection.closed_here;
-            if !stays && !self.is_kept(at) {
-                let error = ConnectError::Unreachable(peer, libc::ETIMEDOUT);
-                self.connection_lost(at, DownCause::Died, error);
+            if !stays && !control.is_kept(at) {
+                control.connection_lost(at, DownCause::Died, error);
             }
-            at = next;
-        }
+        });
         if ended.is_none() {
             self.outage_note(index);
         }
@@ -222,17 +234,14 @@ impl<M: LinkMemory> Control<M> {
     /// A link may be lost soon: the peer's kernel is asked over the lanes of its connections.
     pub fn lanes_ask(&mut self, index: u32) {
         let now = self.now();
-        let link = &mut self.links[index as usize];
-        let mut at = link.first;
-        if !link.hearing.lanes_asked(now) {
+        if !self.links[index as usize].hearing.lanes_asked(now) {
             return;
         }
-        while at != NONE {
-            if self.is_kept(at) {
-                (0..self.lanes_of(at)).for_each(|lane| self.lane_ask(at, lane));
+        self.each_joined(index, |control, at| {
+            if control.is_kept(at) {
+                (0..control.lanes_of(at)).for_each(|lane| control.lane_ask(at, lane));
             }
-            at = self.connections[at as usize].link_next;
-        }
+        });
         let patience = self.vouch_patience(index);
         self.vouch_ask(index, true, patience);
     }
@@ -276,15 +285,13 @@ impl<M: LinkMemory> Control<M> {
             Some(Channel::Stream(socket)) => socket.heard_ms(),
             Some(Channel::Record(_)) | None => None,
         };
-        let mut at = link.first;
-        while at != NONE {
+        for at in self.joined(index) {
             let heard = self.streams[at as usize].iter().flatten().filter_map(|s| s.heard_ms());
             least_ms = least_ms.into_iter().chain(heard).min();
             if self.lanes_of(at) > 1 {
                 let since_ms = now.since(self.others_heard(at, 0, now)).0 / 1_000_000;
                 least_ms = least_ms.into_iter().chain([since_ms.min(u32::MAX.into()) as u32]).min();
             }
-            at = self.connections[at as usize].link_next;
         }
         let least = least_ms.map(|ms| Span::millis(ms.into()));
         // the kernel may know less, when a socket has ended
@@ -377,10 +384,11 @@ impl<M: LinkMemory> Control<M> {
         }
         outage.looked = now;
         let (mut heard, enough) = (outage.heard, Instant(now.0.saturating_sub(limit.0 / 2)));
-        let mut at = first;
-        while at != NONE && heard < enough {
+        for at in self.joined_from(first) {
+            if heard >= enough {
+                break;
+            }
             heard = heard.max(self.others_heard(at, NONE, now));
-            at = self.connections[at as usize].link_next;
         }
         // who is asked answers within that time
         let end = heard.after(limit).max(asked.after(answer));
@@ -462,14 +470,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// Where a link to an endpoint led that is lost now.
     pub fn path_lost(&self, endpoint_id: u128) -> Option<SocketAddr> {
-        let mut from = 0;
-        while let Some(index) = self.lost.next_from(from) {
-            from = index + 1;
-            let link = &self.links[index as usize];
-            if link.peer.endpoint_id == endpoint_id && link.remote.is_some() {
-                return link.remote;
-            }
-        }
-        None
+        let mut links = self.lost.all().map(|index| &self.links[index as usize]);
+        links.find_map(|link| link.remote.filter(|_| link.peer.endpoint_id == endpoint_id))
     }
 }

@@ -79,6 +79,11 @@ impl<'b> TextBuffer<'b> {
     pub fn length(&self) -> usize {
         self.length
     }
+
+    /// The text; nothing where a cut has left a part of a character.
+    pub fn text(self) -> &'b str {
+        core::str::from_utf8(&self.bytes[..self.length]).unwrap_or("")
+    }
 }
 
 impl fmt::Write for TextBuffer<'_> {

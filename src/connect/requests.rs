@@ -195,16 +195,12 @@ impl<M: LinkMemory> Control<M> {
 
     /// The link to a listener's endpoint: the one there is, or a new one.
     fn link_to(&mut self, handle: &ListenHandle, deadline: Instant) -> Result<u32, ConnectError> {
-        let mut at = self.chains.first(handle.endpoint_id);
-        while at != NONE {
-            let link = &self.links[at as usize];
-            let leads = link.is_usable() && link.side == Side::Connector;
-            if leads && link.peer.endpoint_id == handle.endpoint_id {
-                return Ok(at);
-            }
-            at = link.chain_next;
-        }
-        self.link_open(handle, deadline)
+        let leads = |at: &u32| {
+            let link = &self.links[*at as usize];
+            link.is_usable() && link.side == Side::Connector
+        };
+        let known = self.chained(handle.endpoint_id).find(leads);
+        known.map_or_else(|| self.link_open(handle, deadline), Ok)
     }
 
     /// How far an attempt is.

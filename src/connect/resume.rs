@@ -201,16 +201,11 @@ impl<M: LinkMemory> Control<M> {
         if link.remote == Some(to) {
             return true;
         }
-        let mut at = link.first;
-        while at != NONE {
+        self.joined(index).any(|at| {
             let of_connection = |lane| &self.lanes[self.lane_place(at, lane) as usize];
             let mut lanes = (0..self.lanes_of(at)).map(of_connection);
-            if lanes.any(|lane| lane.known && lane.path.to == Some(to)) {
-                return true;
-            }
-            at = self.connections[at as usize].link_next;
-        }
-        false
+            lanes.any(|lane| lane.known && lane.path.to == Some(to))
+        })
     }
 
     /// The peer's endpoint is there, and knows nothing of the link that `index` was to take over:
@@ -227,32 +222,17 @@ impl<M: LinkMemory> Control<M> {
 
     /// Whether a peer takes a link over at this moment: the end of the old socket is no death then.
     pub fn is_resumed(&self, index: u32) -> bool {
-        let mut from = 0;
-        while let Some(at) = self.half_open.next_from(from) {
-            if self.links[at as usize].resumes == index {
-                return true;
-            }
-            from = at + 1;
-        }
-        false
+        self.half_open.all().any(|at| self.links[at as usize].resumes == index)
     }
 
     /// The link that a peer's hello on `index` takes over.
     pub fn resume_find(&self, index: u32, hello: &LinkHello) -> Option<u32> {
         let endpoint_id = self.links[index as usize].peer.endpoint_id;
-        let mut at = self.chains.first(endpoint_id);
-        while at != NONE {
-            let link = &self.links[at as usize];
-            let fits = link.rail == Rail::Tcp
-                && link.side == Side::Listener
-                && link.peer.endpoint_id == endpoint_id
-                && link.stands();
-            if fits && self.resume_verify(index, at, FrameKind::LinkHello, hello) {
-                return Some(at);
-            }
-            at = link.chain_next;
-        }
-        None
+        self.chained(endpoint_id).find(|at| {
+            let link = &self.links[*at as usize];
+            let fits = link.rail == Rail::Tcp && link.side == Side::Listener && link.stands();
+            fits && self.resume_verify(index, *at, FrameKind::LinkHello, hello)
+        })
     }
 
     /// Whether a later hello on a link takes over the one that it is to take over, if any.
@@ -297,36 +277,32 @@ impl<M: LinkMemory> Control<M> {
 
     /// Lanes that went where the link led stay there; it may lead elsewhere from now on.
     fn paths_keep(&mut self, index: u32) {
-        let link = &self.links[index as usize];
-        let (remote, mut at) = (link.remote, link.first);
-        while at != NONE {
-            for lane in 0..self.lanes_of(at) {
-                let path = &mut self.lane(at, lane).path;
+        let remote = self.links[index as usize].remote;
+        self.each_joined(index, |control, at| {
+            for lane in 0..control.lanes_of(at) {
+                let path = &mut control.lane(at, lane).path;
                 path.to = path.to.or(remote);
             }
-            at = self.connections[at as usize].link_next;
-        }
+        });
     }
 
     /// What was said last on the old socket may not have arrived. Connections that our user has
     /// closed are over with that: no memory is shared, and what comes for them is known to be late.
     fn say_again(&mut self, index: u32) {
-        let mut at = self.links[index as usize].first;
-        while at != NONE {
-            let connection = &mut self.connections[at as usize];
-            if connection.phase == Phase::Open {
-                let closed = connection.closed_here;
-                connection.owes_taken = connection.is_taking_due();
-                connection.owes_closed = closed;
-                connection.peer_closed |= closed;
-                connection.owes_hello =
-                    connection.side == Side::Listener && !connection.peer_closed;
-                if !connection.peer_closed {
-                    self.pairs_say_again(at);
-                }
+        self.each_joined(index, |control, at| {
+            let connection = &mut control.connections[at as usize];
+            if connection.phase != Phase::Open {
+                return;
             }
-            at = self.connections[at as usize].link_next;
-        }
+            let closed = connection.closed_here;
+            connection.owes_taken = connection.is_taking_due();
+            connection.owes_closed = closed;
+            connection.peer_closed |= closed;
+            connection.owes_hello = connection.side == Side::Listener && !connection.peer_closed;
+            if !connection.peer_closed {
+                control.pairs_say_again(at);
+            }
+        });
     }
 }
 

@@ -5,7 +5,6 @@
 //! connection is asked for, or made.
 #![forbid(unsafe_code)]
 
-use super::connection::NONE;
 use super::control::Control;
 use super::dialog::local_memory_error;
 use super::memory::{LinkMemory, MemoryError};
@@ -83,15 +82,10 @@ impl<M: LinkMemory> Control<M> {
     /// Whether a connection of the link has rings at the place of others, which end at `end`.
     /// *Cost*: a walk over the connections of the link.
     fn rings_overlap(&self, link: u32, hello: &ConnectHello, end: u64) -> bool {
-        let mut at = self.links[link as usize].first;
-        while at != NONE {
-            let known = &self.connections[at as usize];
-            let known_end = self.rings_end(&known.peer).unwrap_or(0);
-            if known.peer.rings_offset < end && hello.rings_offset < known_end {
-                return true;
-            }
-            at = known.link_next;
-        }
-        false
+        self.joined(link).any(|at| {
+            let known = &self.connections[at as usize].peer;
+            let known_end = self.rings_end(known).unwrap_or(0);
+            known.rings_offset < end && hello.rings_offset < known_end
+        })
     }
 }

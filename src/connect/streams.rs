@@ -73,22 +73,8 @@ impl<M: LinkMemory> Control<M> {
 
     /// Says whose a stream is, as soon as it has connected.
     fn stream_say(&mut self, index: u32, stream: u32) -> Result<(), ConnectError> {
-        let connection = &self.connections[index as usize];
-        let number = connection.handle(index).pack();
-        let link = connection.link;
-        let mut hello = StreamHello {
-            endpoint_id: self.endpoint_id,
-            proof: 0,
-            connection: number,
-            stream,
-            streams: u32::from(connection.stream_count),
-            ask: self.links[link as usize].asks.next(),
-            ..StreamHello::ZERO
-        };
-        hello.proof = self.stream_proof(link, &hello);
-        let frame = Frame::StreamHello(hello, self.connect_hello(index));
-        let mut bytes = [0; FRAME_BYTES_WRITTEN];
-        let length = frame.encode(&mut bytes);
+        let (bytes, length) = self.stream_hello_bytes(index, stream, (0, 0));
+        let link = self.connections[index as usize].link;
         let peer = self.links[link as usize].named();
         let Some(socket) = &self.streams[index as usize][stream as usize] else { return Ok(()) };
         let bit = 1 << stream;
@@ -116,6 +102,32 @@ impl<M: LinkMemory> Control<M> {
             Ok(_) => Err(ConnectError::Unreachable(peer, libc::ENOBUFS)),
             Err(error) => Err(stream_error(&error, peer)),
         }
+    }
+
+    /// What is said on a stream that we dial, and its length: of a new connection, or of a lane's
+    /// generation.
+    pub fn stream_hello_bytes(
+        &mut self,
+        index: u32,
+        stream: u32,
+        (lane, lane_generation): (u8, u32),
+    ) -> ([u8; FRAME_BYTES_WRITTEN], usize) {
+        let connection = &self.connections[index as usize];
+        let (number, link) = (connection.handle(index).pack(), connection.link);
+        let mut hello = StreamHello {
+            endpoint_id: self.endpoint_id,
+            proof: 0,
+            connection: number,
+            stream,
+            streams: u32::from(connection.stream_count),
+            ask: self.links[link as usize].asks.next(),
+            lane,
+            lane_generation,
+        };
+        hello.proof = self.stream_proof(link, &hello);
+        let mut bytes = [0; FRAME_BYTES_WRITTEN];
+        let length = Frame::StreamHello(hello, self.connect_hello(index)).encode(&mut bytes);
+        (bytes, length)
     }
 
     /// A stream has connected, or failed.
@@ -202,19 +214,13 @@ impl<M: LinkMemory> Control<M> {
 
     /// The link, of those on which a peer connects to us, that a stream's proof belongs to.
     pub fn link_of_stream(&self, hello: &StreamHello) -> Option<u32> {
-        let mut at = self.chains.first(hello.endpoint_id);
-        while at != NONE {
-            let link = &self.links[at as usize];
+        self.chained(hello.endpoint_id).find(|at| {
+            let link = &self.links[*at as usize];
             let fits = link.has_streams()
                 && link.side == Side::Listener
-                && link.peer.endpoint_id == hello.endpoint_id
                 && (link.phase == LinkPhase::ReplySent || link.stands());
-            if fits && self.stream_verify(at, hello) {
-                return Some(at);
-            }
-            at = link.chain_next;
-        }
-        None
+            fits && self.stream_verify(*at, hello)
+        })
     }
 
     /// A peer has dialled a stream.
@@ -375,14 +381,11 @@ impl<M: LinkMemory> Control<M> {
 
     /// A link stands: connections whose streams were faster are made.
     pub fn gathered_all(&mut self, link: u32) {
-        let mut at = self.links[link as usize].first;
-        while at != NONE {
-            let next = self.connections[at as usize].link_next;
-            if self.connections[at as usize].phase == Phase::Gathering {
-                self.gathered(at);
+        self.each_joined(link, |control, at| {
+            if control.connections[at as usize].phase == Phase::Gathering {
+                control.gathered(at);
             }
-            at = next;
-        }
+        });
     }
 
     /// Says a last word to a peer's connection. If one waits already, this one is not said, and the

@@ -46,6 +46,11 @@ impl Marks {
             (word != 0).then(|| ((at + i) * 64) as u32 + word.trailing_zeros())
         })
     }
+
+    /// All members.
+    pub fn all(&self) -> impl Iterator<Item = u32> {
+        core::iter::successors(self.next_from(0), |at| self.next_from(at + 1))
+    }
 }
 
 /// Heads of chains of entries, by a random number; each has the index of the next in its chain.
@@ -84,13 +89,7 @@ mod tests {
         }
         marks.put(5, false);
         assert_eq!(marks.count(), 3);
-        let mut seen = std::vec::Vec::new();
-        let mut from = 0;
-        while let Some(index) = marks.next_from(from) {
-            seen.push(index);
-            from = index + 1;
-        }
-        assert_eq!(seen, [3, 64, 199]);
+        assert!(marks.all().eq([3, 64, 199]));
         marks.put(64, false);
         assert_eq!(marks.next_from(4), Some(199));
         assert_eq!(marks.next_from(200), None);

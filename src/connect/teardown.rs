@@ -33,12 +33,7 @@ impl<M: LinkMemory> Control<M> {
             self.poller.remove(pidfd.as_fd());
         }
         let (endpoint_id, rail) = (link.peer.endpoint_id, link.rail);
-        let mut connection = link.first;
-        while connection != NONE {
-            let next = self.connections[connection as usize].link_next;
-            self.connection_lost(connection, cause, error);
-            connection = next;
-        }
+        self.each_joined(index, |control, at| control.connection_lost(at, cause, error));
         self.counters.links_lost += u64::from(stood && cause != DownCause::Closed);
         if cause == DownCause::Died && endpoint_id != 0 && rail == Rail::Shm {
             self.mourn(endpoint_id, pidfd);
@@ -89,6 +84,14 @@ impl<M: LinkMemory> Control<M> {
         let head = self.chains.head(link.peer.endpoint_id);
         link.chain_next = core::mem::replace(head, index);
         link.chained = true;
+    }
+
+    /// The links to an endpoint.
+    pub fn chained(&self, endpoint_id: u128) -> impl Iterator<Item = u32> + use<'_, M> {
+        let known = |at: u32| (at != NONE).then_some(at);
+        let next = move |at: &u32| known(self.links[*at as usize].chain_next);
+        let all = core::iter::successors(known(self.chains.first(endpoint_id)), next);
+        all.filter(move |at| self.links[*at as usize].peer.endpoint_id == endpoint_id)
     }
 
     fn link_unchain(&mut self, index: u32) {

@@ -15,7 +15,6 @@
 //! given up meanwhile: the question waits for the next call.
 #![forbid(unsafe_code)]
 
-use super::connection::NONE;
 use super::control::Control;
 use super::event::BandEvent;
 use super::lanes::LaneState;
@@ -79,21 +78,18 @@ impl<M: LinkMemory> Control<M> {
     /// where they have not, or where that was asked during an earlier outage. `patience`: how long
     /// an answer may take from when the data thread has asked.
     pub fn vouch_ask(&mut self, link: u32, anew: bool, patience: Span) {
-        let mut at = self.links[link as usize].first;
-        while at != NONE {
-            let next = self.connections[at as usize].link_next;
-            let Vouched { last, pending, .. } = self.connections[at as usize].vouched;
+        self.each_joined(link, |control, at| {
+            let Vouched { last, pending, .. } = control.connections[at as usize].vouched;
             let wanted = match pending {
                 Some(pending) => patience < pending,
                 None => anew || matches!(last, Some(Vouch::Heard { .. })),
             };
-            if wanted && self.is_kept(at) && self.has_voucher(at) {
-                let vouched = &mut self.connections[at as usize].vouched;
+            if wanted && control.is_kept(at) && control.has_voucher(at) {
+                let vouched = &mut control.connections[at as usize].vouched;
                 (vouched.pending, vouched.owed) = (Some(patience), true);
-                self.owe(at, false, None);
+                control.owe(at, false, None);
             }
-            at = next;
-        }
+        });
     }
 
     /// Tells the data thread; `false`: the queue is full.

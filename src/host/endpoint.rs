@@ -11,16 +11,18 @@ use super::choice::vendor::{self, VendorRail};
 use super::error::OpenError;
 use super::gpu::{Flushes, GpuFlushes};
 use super::group::gpu_adds::GpuAdds;
-use super::life::join;
+use super::life::connections::{connections, since};
 pub use super::life::known::ConnectionRail;
-use super::life::known::{Known, LaneKnown, LanesTold, Patience, RailView};
+use super::life::known::{Known, RailView};
+use super::life::lanes::{self, Lanes};
+use super::life::linger::Linger;
 use super::life::vouch::Vouching;
+use super::life::{join, pairs};
 use super::log::network::VendorOut;
-use super::log::news;
 use super::log::stalls::Stalls;
 use super::machine::{Machine, each};
 use super::parts::{Parts, Tables, heap_create};
-use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
+use super::shared::{Half, Shared, is_current, is_live};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::descriptor::StandardHeld;
 use crate::base::ids::ConnectionIndex;
@@ -29,15 +31,15 @@ use crate::base::slab::Handle;
 use crate::base::sync::AtomicU32;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::connect::{BandEvent, Rail};
-use crate::fabric::RailKey;
+use crate::fabric::{DownCause, RailKey};
 use crate::memory::WakeFd;
-use crate::memory::probe::clock_ns;
 use crate::provider::copy_engine::Copied;
-use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
-    DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError, RequestId, Stats, SubmitError,
+    DataMrs, Incoming, LaneView, Outcome, Outgoing, Progress, RequestError, RequestId, Stats,
+    SubmitError,
 };
+use core::fmt;
 use std::sync::Arc;
 
 /// Most bytes copied in one call of [`Endpoint::progress`].
@@ -45,18 +47,11 @@ const POLL_BUDGET: Bytes = Bytes::kib(256);
 /// One of so many requests that are asked after looks at all connections.
 const ASKED_ALONE: u32 = 8;
 
-/// Calls of progress that closing an endpoint grants each connection to be fenced.
-const CLOSE_STEPS: usize = 10_000;
-
 /// An endpoint in a block of the caller's memory.
 pub struct Endpoint {
     pub(super) machine: Machine,
     pub(super) known: &'static mut [Known],
-    /// By connection and lane.
-    pub(super) lanes: &'static mut [LaneKnown],
-    /// How many of them have come and are not open.
-    pub(super) lanes_fresh: u32,
-    pub(super) lanes_told: LanesTold,
+    pub(super) lanes: Lanes,
     pub(super) events: Consumer<'static, BandEvent>,
     pub(super) mailbox_key: RailKey,
     /// Those of `shared`: read at every request, so that the way there is short.
@@ -70,21 +65,14 @@ pub struct Endpoint {
     pub(super) vouching: Vouching,
     /// Requests that were asked after, of which most look at their own connection alone.
     pub(super) asked: u32,
-    /// How long closing a connection may wait for room for what was accepted.
-    pub(super) linger: Span,
-    /// When the next close that has said [`Closing::Again`] waits no longer, in ms since open; 0:
-    /// none does.
-    pub(super) linger_next_ms: u64,
+    pub(super) linger: Linger,
     /// Whether anything has happened since the wait descriptor was armed last: what progress has
     /// found for one request may be the end of another, which is not asked after before the sleep.
     pub(super) has_happened: bool,
-    /// [`clock_ns`] at open.
+    /// [`clock_ns`](crate::memory::probe::clock_ns) at open.
     pub(super) opened_ns: u64,
     pub(super) stalls: Stalls,
     pub(super) plan: Plan,
-    /// Where connections end with their RDMA rail ([`Options::companions`]): losses of rails that
-    /// were looked at.
-    pub(super) losses_seen: Option<u64>,
     /// Adds to words of windows in memory of GPUs.
     pub(super) gpu_adds: GpuAdds,
     pub(super) flushes: Flushes,
@@ -333,25 +321,26 @@ impl Endpoint {
         let now = if self.machine.wants_time() { self.now() } else { Instant(0) };
         let progress = each!(&mut self.machine, endpoint => endpoint.progress(now, POLL_BUDGET));
         self.has_happened |= progress.events != 0;
-        if self.lanes_fresh != 0 {
-            self.lanes_look();
+        if self.lanes.has_fresh() {
+            self.lanes.look(&mut connections!(self));
         }
-        if self.losses_seen.is_some() {
-            self.rdma_lost_look();
+        if self.lanes.end_with_rdma() {
+            self.lanes.rdma_lost_look(&mut connections!(self));
         }
         if self.machine.has_lane_down() {
-            self.lanes_return();
+            self.lanes.give_back_down(&mut connections!(self));
         }
         if !self.flushes.is_empty() {
             self.gpu_flushes().step();
         }
         if self.vouching.has_some() {
-            self.vouch_look();
+            self.vouching.look(&mut connections!(self));
         }
         if now != Instant(0) {
-            self.lies_tell();
-            self.lanes_tell(now);
-            self.doubts_look();
+            let connections = &mut connections!(self);
+            lanes::lies_tell(connections);
+            self.lanes.tell(connections, now);
+            pairs::doubts_look(connections);
         }
         progress
     }
@@ -372,12 +361,10 @@ impl Endpoint {
     #[inline(always)]
     fn take_into_use(&mut self, connection: Handle) -> Result<ConnectionIndex, SubmitError> {
         // what is in use was live with this generation once: whether it still is, is one load
-        let known = self.known.get(connection.index as usize);
-        let used = known.is_some_and(|k| k.in_use && k.generation == connection.generation);
-        if used && is_current(self.generations, connection) {
-            return Ok(ConnectionIndex(connection.index));
+        match self.used(connection) {
+            Some(index) if is_current(self.generations, connection) => Ok(index),
+            Some(_) | None => self.first_use(connection),
         }
-        self.first_use(connection)
     }
 
     #[cold]
@@ -392,7 +379,7 @@ impl Endpoint {
             return Err(SubmitError::Connection);
         }
         let index = connection.index;
-        let pairs = self.pairs_of(connection);
+        let pairs = pairs::pairs_of(&self.machine, &self.shared, connection);
         match &mut self.machine {
             Machine::Host(endpoint) => join::host_use(endpoint, index, &known, pairs.1)?,
             Machine::Loopback(endpoint) => {
@@ -409,18 +396,20 @@ impl Endpoint {
             }
         }
         self.known[index as usize].in_use = true;
-        if known.params.rail == Rail::Tcp {
-            self.lane_ends_keep(index, 0, &known.params.streams[..1]);
+        let is_tcp = known.params.rail == Rail::Tcp;
+        let connections = &mut connections!(self);
+        if is_tcp {
+            self.lanes.ends_keep(index, 0, &known.params.streams[..1]);
         }
-        if self.lanes_fresh != 0 {
-            self.lanes_look();
+        if self.lanes.has_fresh() {
+            self.lanes.look(connections);
         }
-        self.pairs_begin(index, &pairs);
-        if known.params.rail == Rail::Tcp {
-            self.ports_unused_say(index, connection, pairs.1);
+        self.lanes.pairs.begin(connections, index, &pairs);
+        if is_tcp {
+            self.lanes.pairs.unused_say(connections, index, pairs.1);
         }
         if let Some(cause) = known.gone {
-            self.connection_gone(index, cause);
+            connections.gone(index, cause, cause);
         }
         Ok(ConnectionIndex(index))
     }
@@ -437,10 +426,10 @@ impl Endpoint {
             (Machine::Loopback(_), _) => Some(ConnectionRail::Loopback),
             (_, Rail::Shm) => Some(ConnectionRail::Shm),
             (_, Rail::Tcp) => {
-                let (places, count) = self.pairs_of(connection);
+                let (places, count) = pairs::pairs_of(&self.machine, &self.shared, connection);
                 let first = places[..count].first().map(|place| usize::from(*place));
-                let rail = first.and_then(|place| self.port_rail(place));
-                Some(rail.unwrap_or(ConnectionRail::Tcp))
+                let port = first.and_then(|place| self.machine.port_at(place));
+                Some(port.map_or(ConnectionRail::Tcp, ConnectionRail::of))
             }
         }
     }
@@ -454,51 +443,7 @@ impl Endpoint {
     /// The connection that is in use at a place: whose requests those are that name it.
     pub fn used_at(&self, index: u32) -> Option<Handle> {
         let known = self.known.get(index as usize).filter(|known| known.in_use)?;
-        Some(Handle { index, generation: known.generation })
-    }
-
-    /// Gives up a connection: its outstanding requests end with `Closed`. Their memory is the
-    /// caller's again when it says [`Closing::Closed`].
-    pub fn connection_close(&mut self, connection: Handle) -> Closing {
-        self.close_with(connection, Patience::Messages)
-    }
-
-    /// The same for who wants the memory back as soon as nothing uses it: beside requests that a
-    /// rail has begun, messages that are on their way are not waited for. From its first call on
-    /// who is told to wait for the peer alone ([`Endpoint::is_lingering`]) has the memory.
-    pub fn connection_stop(&mut self, connection: Handle) -> Closing {
-        self.close_with(connection, Patience::Memory)
-    }
-
-    fn close_with(&mut self, connection: Handle, patience: Patience) -> Closing {
-        if !is_live(self.generations, connection) {
-            return Closing::Stale;
-        }
-        // who only sets up and closes makes no progress
-        self.events_take();
-        let known = &self.known[connection.index as usize];
-        if known.in_use && known.generation == connection.generation {
-            if self.lingers(connection.index, patience) {
-                return Closing::Again;
-            }
-            let index = ConnectionIndex(connection.index);
-            match each!(&mut self.machine, endpoint => endpoint.connection_close(index)) {
-                Err(ConnectionCloseError::Again) => return Closing::Again,
-                Ok(()) | Err(ConnectionCloseError::Stale) => {}
-            }
-            self.known[connection.index as usize].in_use = false;
-            self.strange_tell();
-        }
-        match &self.shared.set_up {
-            SetUp::Band(band) => match band.connection_close(connection) {
-                Ok(()) => Closing::Closed,
-                Err(_) => Closing::Stale,
-            },
-            SetUp::Own(own) => {
-                locked(own).release(connection.index);
-                Closing::Closed
-            }
-        }
+        Some(known.handle(index))
     }
 
     /// Arms the wait descriptor. `false`: something is there already, make progress instead.
@@ -511,7 +456,7 @@ impl Endpoint {
         if core::mem::take(&mut self.has_happened) || rung || !self.gpu_adds.is_idle() {
             return false;
         }
-        self.linger_wake();
+        self.linger.wake(&connections!(self));
         if self.stalls.unseen {
             self.stalls.watch.busy_set(true); // woken now and then, to look at its requests
         }
@@ -548,45 +493,64 @@ impl Endpoint {
         rail: u32,
     ) -> Result<Option<RailView>, SubmitError> {
         let index = self.take_into_use(connection)?;
-        Ok(self.rail_of(index, u8::try_from(rail).unwrap_or(u8::MAX)))
+        let lane = u8::try_from(rail).unwrap_or(u8::MAX);
+        Ok(self.lanes.rail_of(&connections!(self), index.0, lane))
     }
 
-    /// Ends everything: connections, listeners, the side band's thread.
-    pub fn close(mut self) {
-        // what waits for room waits on all connections at once
-        for index in 0..self.known.len() as u32 {
-            if self.known[index as usize].in_use {
-                self.lingers(index, Patience::Messages);
-            }
-        }
-        for index in 0..self.known.len() as u32 {
-            self.connection_end(index);
-        }
-        let Endpoint { machine, shared, .. } = self;
-        // the rail uses sockets that the side band closes
-        drop(machine);
-        shared.close();
-        news::closed();
+    /// How a lane of a connection is that was used; `None`: there is no such lane.
+    pub fn lane_view(&self, connection: Handle, lane: u8) -> Option<LaneView> {
+        self.machine.lane_view(self.used(connection)?.0, lane)
     }
 
-    /// Closes a connection that is in use, if it can be.
-    fn connection_end(&mut self, index: u32) {
-        let mut steps = 0;
-        while steps < CLOSE_STEPS && self.known[index as usize].in_use {
-            let connection = Handle { index, generation: self.known[index as usize].generation };
-            if self.connection_close(connection) != Closing::Again {
-                break;
-            }
-            self.progress();
-            steps += usize::from(!self.is_undelivered(index));
+    /// The first socket of a lane that is open, which stays the library's: for who wants to see
+    /// what becomes of a lane that breaks.
+    pub fn lane_socket(&self, connection: Handle, lane: u8) -> Option<i32> {
+        self.machine.socket(self.used(connection)?.0, lane)
+    }
+
+    /// Gives up a lane of a connection in use, as if packets vanished on it: for who wants to see
+    /// what becomes of it where there is no socket to break.
+    pub fn lane_break(&mut self, connection: Handle, lane: u8) {
+        if let Some(ConnectionIndex(index)) = self.used(connection) {
+            let loss = (DownCause::Failed, Span(0));
+            self.lanes.gone(&mut connections!(self), index, lane, loss);
         }
     }
-}
 
-/// The time since an endpoint was opened, by [`clock_ns`] then.
-#[inline]
-pub(super) fn since(opened_ns: u64) -> Instant {
-    Instant(clock_ns().saturating_sub(opened_ns))
+    /// Writes what every open request waits for, a line each, and what the peers have said when
+    /// they were asked last; asks them again. Says how many requests are open.
+    ///
+    /// *Cost*: control path; a system call or two per connection with open requests.
+    pub fn report(&mut self, out: &mut dyn fmt::Write) -> Result<u32, fmt::Error> {
+        self.stalls.report(&mut connections!(self), out)
+    }
+
+    /// Plants a fault in the machine, for tests of how it is told of.
+    #[cfg(feature = "proof")]
+    pub fn mutant_set(&mut self, mutant: Option<crate::transport::mutant::Mutant>) {
+        each!(&mut self.machine, endpoint => endpoint.mutant_set(mutant));
+    }
+
+    /// The number of a connection in use.
+    #[inline(always)]
+    pub(super) fn used(&self, connection: Handle) -> Option<ConnectionIndex> {
+        let known = self.known.get(connection.index as usize)?;
+        known.is_use_of(connection).then_some(ConnectionIndex(connection.index))
+    }
+
+    /// Has no stall of a connection reported.
+    pub(super) fn standing_set(&mut self, connection: Handle) {
+        if let Some(index) = self.used(connection) {
+            self.known[index.as_usize()].is_standing = true;
+        }
+    }
+
+    /// Looks at all open requests.
+    #[cold]
+    fn stalls_look(&mut self) {
+        self.lanes.pairs.strange_tell(&self.machine);
+        self.stalls.look(&mut connections!(self));
+    }
 }
 
 /// A random even number: handles and requests of one endpoint mean nothing to another.

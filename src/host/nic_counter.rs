@@ -13,14 +13,12 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::life::known::ConnectionRail;
 use super::machine::Machine;
 use crate::base::slab::Handle;
 use crate::fabric::RailKey;
-use crate::provider::rail_set::RailSet;
+use crate::provider::rail_set::{PortRail, RailSet};
 use crate::provider::verbs::companion::{AddError, AddNumber, Companion, CompanionError};
 use crate::transport::mr::SpanError;
-use crate::transport::rail::LaneState;
 use core::fmt;
 
 pub use crate::provider::verbs::companion::OutcomeUnknown;
@@ -135,7 +133,7 @@ pub(super) fn check(
     region: Handle,
     address: u64,
 ) -> Result<(usize, RailKey), NicCounterError> {
-    if endpoint.losses_seen.is_none() {
+    if !endpoint.lanes.end_with_rdma() {
         return Err(NicCounterError::NoCompanions);
     }
     let place = rail_of(endpoint, connection)?;
@@ -199,16 +197,10 @@ fn rail_of(endpoint: &Endpoint, connection: Handle) -> Result<usize, NicCounterE
     if known.gone.is_some() {
         return Err(NicCounterError::Connection);
     }
-    let Machine::Host(machine) = &endpoint.machine else {
-        return Err(NicCounterError::NoRdmaRail);
-    };
-    let is_up = |lane: u8| {
-        let view = machine.lane_view(index, lane);
-        let is_rdma = endpoint.pair_rail(index.0, lane) == Some(ConnectionRail::Verbs);
-        is_rdma && view.is_some_and(|view| view.state == LaneState::Up)
-    };
-    let lane = (1..known.params.lanes).find(|lane| is_up(*lane));
-    let lane = lane.ok_or(NicCounterError::NoRdmaRail)?;
-    let place = machine.rail().port_of(machine.lane_peer(index, lane));
+    let machine = &endpoint.machine;
+    let is_rdma = |lane| matches!(machine.port(index.0, lane), Some(PortRail::Verbs(_)));
+    let is_up = |lane: &u8| is_rdma(*lane) && machine.is_up(index.0, *lane);
+    let lane = (1..known.params.lanes).find(is_up);
+    let place = lane.and_then(|lane| machine.port_place(index.0, lane));
     place.ok_or(NicCounterError::NoRdmaRail)
 }

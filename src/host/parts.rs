@@ -14,7 +14,9 @@ use super::error::OpenError;
 use super::gpu::Flushes;
 use super::gpu::GpuMemory;
 use super::group::gpu_adds::GpuAdds;
-use super::life::known::{Known, LaneKnown, LanesTold};
+use super::life::known::{Known, LaneKnown};
+use super::life::lanes::Lanes;
+use super::life::linger::Linger;
 use super::life::vouch::Vouching;
 use super::link_memory::HostMemory;
 use super::log::Level;
@@ -240,7 +242,7 @@ impl Parts {
             heap_told: false,
         };
         let (linger, stall) = (environment.peer_timeout, environment.stall);
-        let losses_seen = options.companions.then_some(0);
+        let end_with_rdma = options.companions;
         let (device, rails, addresses) = (options.device, network.rails, network.addresses);
         let plan = Plan { rails, ports: network.ports.iter().map(ports::Port::planned).collect() };
         let config = band_config(environment, network, &options, template, &wake);
@@ -261,10 +263,8 @@ impl Parts {
         let shared = Shared { regions, domain, gpus, set_up, heap, wake, wait, generations };
         Ok(Endpoint {
             machine,
+            lanes: Lanes::new(tables.lanes, tables.known.len(), end_with_rdma),
             known: tables.known,
-            lanes: tables.lanes,
-            lanes_fresh: 0,
-            lanes_told: LanesTold::NOTHING,
             flushes: Flushes::new(),
             events: tables.consumer,
             mailbox_key,
@@ -273,13 +273,11 @@ impl Parts {
             orphans: 0,
             vouching: Vouching::new(limits.connections_max as usize),
             asked: 0,
-            linger,
-            linger_next_ms: 0,
+            linger: Linger::new(linger),
             has_happened: false,
             opened_ns: clock_ns(),
             stalls,
             plan,
-            losses_seen,
             gpu_adds: GpuAdds::NONE,
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
             shared: unsafe { Half::put(half, shared) },
@@ -382,9 +380,7 @@ impl Parts {
         Ok(Endpoint {
             machine,
             known,
-            lanes,
-            lanes_fresh: 0,
-            lanes_told: LanesTold::NOTHING,
+            lanes: Lanes::new(lanes, connections, false),
             flushes: Flushes::new(),
             events: consumer,
             mailbox_key,
@@ -393,13 +389,11 @@ impl Parts {
             orphans: 0,
             vouching: Vouching::new(0),
             asked: 0,
-            linger: Span::millis(0),
-            linger_next_ms: 0,
+            linger: Linger::new(Span::millis(0)),
             has_happened: false,
             opened_ns: clock_ns(),
             stalls,
             plan: Plan { rails: Rails::NONE, ports: Vec::new() },
-            losses_seen: None,
             gpu_adds: GpuAdds::NONE,
             shared,
         })

@@ -12,12 +12,12 @@ use crate::fabric::{DeregisterError, MemoryKind, RailKey, Region, RegisterError}
 use crate::memory::registrations::{
     AcquireError, Keys, LetGo, LetGoError, Memory, Pages, RAILS_MAX, Registrar, Registrations,
 };
-use crate::memory::{Reserve, heap};
+use crate::memory::{Reserve, heap, locked};
 use crate::provider::rail_set::PortDomain;
 use std::format;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::string::String;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
 /// The registration that a region of the user's holds.
@@ -206,6 +206,6 @@ impl PortsMemory {
     }
 
     fn holds(&self) -> MutexGuard<'_, Vec<Option<Hold>>> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.holds)
     }
 }

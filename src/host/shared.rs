@@ -20,7 +20,7 @@ use crate::connect::{Band, CloseError, Ending, ListenerId, PendingId};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::cuda::pointer::is_of_gpu;
 use crate::memory::heap::HeapError;
-use crate::memory::{SharedHeap, WaitSet, WakeFd};
+use crate::memory::{SharedHeap, WaitSet, WakeFd, locked};
 use crate::provider::host_domain::HostDomain;
 use crate::provider::shm::ShmDomain;
 use crate::transport::{DataMrs, MAPPED};
@@ -32,7 +32,7 @@ use core::ptr::NonNull;
 use static_assertions::assert_impl_all;
 use std::boxed::Box;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// An attempt to connect that is under way.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -171,17 +171,13 @@ pub(super) fn is_current(generations: &[AtomicU32], connection: Handle) -> bool 
     })
 }
 
-pub(super) fn locked(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
-    own.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Registers memory of a GPU with ports: by the dma-buf that the user gives, or by one that the
-/// driver makes, and by its address with those that want that. Where no port takes such memory,
+/// Registers memory with ports; that of a GPU by the dma-buf that the user gives, or by one that
+/// the driver makes, and by its address with those that want that. Where no port takes such memory,
 /// each says why. `None`: NICs may not write there, or there is no dma-buf, which was said.
 ///
 /// # Safety
 /// - as [`Shared::register_with`].
-unsafe fn acquire_gpu(
+unsafe fn acquire(
     ports: &PortsMemory,
     region: Region,
     given: Option<(RawFd, u64)>,
@@ -230,21 +226,8 @@ impl Shared {
         // SAFETY: the caller's promise is the domain's.
         let key = unsafe { self.domain.domain().register(region) }?;
         // all other rails of this host reach its memory through one table
-        let mut keys = [key; RAILS_MAX];
-        let unregister = || {
-            // nobody has seen the key yet, so it cannot be busy
-            let _ = self.domain.domain().deregister(key);
-        };
-        let held = match self.domain.ports() {
-            None => None,
-            Some(ports) => {
-                // SAFETY: the caller's promise is that of the domains.
-                let lease = unsafe { ports.acquire(region, None, &mut keys[1..]) };
-                Some((ports, lease.inspect_err(|_| unregister())?))
-            }
-        };
         // SAFETY: the caller's promise is the same.
-        unsafe { self.insert(region, &keys, held) }.inspect_err(|_| unregister())
+        unsafe { self.enter(region, [key; RAILS_MAX], None) }
     }
 
     /// [`Shared::register`] of memory of which the user says more than its kind.
@@ -295,51 +278,45 @@ impl Shared {
         let (region, key, segments) = unsafe { gpu::register(gpus, address, length) }?;
         let mut keys = [RailKey(0); RAILS_MAX];
         keys[0] = key;
-        let unregister = || {
-            // nobody has seen the key yet, so it cannot be busy
-            let _ = self.domain.domain().deregister(key);
-        };
-        let held = match self.domain.ports() {
-            None => None,
-            Some(ports) => {
-                // SAFETY: as above.
-                let lease = unsafe { acquire_gpu(ports, region, dmabuf, &mut keys[1..]) };
-                lease.inspect_err(|_| unregister())?.map(|lease| (ports, lease))
-            }
-        };
         // SAFETY: as above.
-        let handle = unsafe { self.insert(region, &keys, held) }.inspect_err(|_| unregister())?;
+        let handle = unsafe { self.enter(region, keys, dmabuf) }?;
         if !segments.is_empty() {
             gpus.publish(key, address, length, segments);
         }
         Ok(handle)
     }
 
-    /// Enters a region that rails know, and keeps its registration with ports for it.
+    /// Enters a region that the first rail knows by the first key, which is given back in the case
+    /// of an error. Ports know it from now on, too.
     ///
     /// # Safety
-    /// - as [`Shared::register`].
-    unsafe fn insert(
+    /// - as [`Shared::register_with`].
+    unsafe fn enter(
         &self,
         region: Region,
-        keys: &[RailKey; RAILS_MAX],
-        held: Option<(&PortsMemory, Handle)>,
+        mut keys: [RailKey; RAILS_MAX],
+        dmabuf: Option<(RawFd, u64)>,
     ) -> Result<Handle, RegisterError> {
-        // SAFETY: the caller's promise is the table's.
-        match (unsafe { self.regions.insert(region, keys) }, held) {
-            (Some(handle), held) => {
-                if let Some((ports, lease)) = held {
-                    ports.keep(handle, lease);
-                }
-                Ok(handle)
+        let held = self.domain.ports().map(|ports| {
+            // SAFETY: the caller's promise is that of the domains.
+            let lease = unsafe { acquire(ports, region, dmabuf, &mut keys[1..]) };
+            lease.map(|lease| lease.map(|lease| (ports, lease)))
+        });
+        let entered = held.unwrap_or(Ok(None)).and_then(|held| {
+            // SAFETY: the caller's promise is the table's.
+            let handle = unsafe { self.regions.insert(region, &keys) };
+            match (handle, held) {
+                (Some(handle), Some((ports, lease))) => ports.keep(handle, lease),
+                (None, Some((ports, lease))) => ports.give_back(lease),
+                (_, None) => {}
             }
-            (None, held) => {
-                if let Some((ports, lease)) = held {
-                    ports.give_back(lease);
-                }
-                Err(RegisterError::Full)
-            }
+            handle.ok_or(RegisterError::Full)
+        });
+        if entered.is_err() {
+            // nobody has seen the key yet, so it cannot be busy
+            let _ = self.domain.domain().deregister(keys[0]);
         }
+        entered
     }
 
     /// Forgets memory of [`Shared::register`]. `Busy` while requests that use it stand. It is
@@ -488,6 +465,14 @@ impl Shared {
         match &self.set_up {
             SetUp::Band(band) => band.accept(listener),
             SetUp::Own(own) => locked(own).accept(listener),
+        }
+    }
+
+    /// The side band, where there is one.
+    pub(super) fn band(&self) -> Option<&Band<HostMemory>> {
+        match &self.set_up {
+            SetUp::Band(band) => Some(band),
+            SetUp::Own(_) => None,
         }
     }
 

@@ -4,11 +4,12 @@ extern crate std;
 
 use super::available;
 use super::errno::Errno;
+use super::locked;
 use super::shared::SharedMapping;
 use crate::base::sync::{AtomicU32, Ordering};
 use core::ffi::CStr;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::vec::Vec;
 
 /// Less than this is not worth having; [`SharedHeap::create`] gives up below.
@@ -96,7 +97,7 @@ impl SharedHeap {
             return Err(HeapError::Argument);
         }
         let align = if length >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { self.page_bytes };
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = locked(&self.live);
         if live.len() == live.capacity() {
             return Err(HeapError::Full);
         }
@@ -130,7 +131,7 @@ impl SharedHeap {
     /// - the allocation is no longer used, and a region registered in it has been deregistered.
     pub unsafe fn free(&self, address: *mut u8) -> Result<(), HeapError> {
         let offset = (address as usize).wrapping_sub(self.mapping.start() as usize);
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = locked(&self.live);
         let found = live.binary_search_by_key(&offset, |extent| extent.offset);
         let position = found.map_err(|_| HeapError::Argument)?;
         let extent = live[position];
@@ -167,7 +168,7 @@ impl SharedHeap {
     ///
     /// *Errors*: EINVAL: this kernel (before 5.1) has no such seal, and peers could write.
     pub fn seal(&self) -> Result<(), Errno> {
-        let _live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let _live = locked(&self.live);
         if self.is_sealed() {
             return Ok(());
         }

@@ -52,4 +52,5 @@ pub use errno::Errno;
 pub use heap::{HeapError, SharedHeap};
 pub use reserve::Reserve;
 pub use shared::{SharedMapping, ViewMapping};
+pub use threads::locked;
 pub use wake::{Alarm, WaitSet, WakeFd};

@@ -3,10 +3,17 @@
 extern crate std;
 
 use super::errno::Errno;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// Stack of each.
 const STACK_BYTES: usize = 2 << 20;
+
+/// What a lock guards, also where a thread has panicked with it.
+#[inline]
+pub fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Starts a thread that takes no signals: they are the program's.
 pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Errno> {

@@ -1,6 +1,50 @@
 //! Ops that a rail has accepted and not reported: one table for all peers, threaded into lists.
 #![forbid(unsafe_code)]
 
+use crate::fabric::{OpError, OpErrorKind};
+
+/// How an op ended.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+#[repr(u8)]
+pub enum Outcome {
+    /// Well.
+    #[default]
+    Success = 0,
+    /// [`OpErrorKind::PeerDown`].
+    PeerDown = 1,
+    /// [`OpErrorKind::Key`].
+    Key = 2,
+    /// [`OpErrorKind::Canceled`].
+    Canceled = 3,
+    /// [`OpErrorKind::Fabric`].
+    Fabric = 4,
+}
+
+impl Outcome {
+    /// As it is reported, with the system's code of a failure.
+    pub const fn result(self, code: i32) -> Result<(), OpError> {
+        let kind = match self {
+            Outcome::Success => return Ok(()),
+            Outcome::PeerDown => OpErrorKind::PeerDown,
+            Outcome::Key => OpErrorKind::Key,
+            Outcome::Canceled => OpErrorKind::Canceled,
+            Outcome::Fabric => OpErrorKind::Fabric,
+        };
+        Err(OpError { kind, code })
+    }
+}
+
+impl From<OpErrorKind> for Outcome {
+    fn from(kind: OpErrorKind) -> Outcome {
+        match kind {
+            OpErrorKind::PeerDown => Outcome::PeerDown,
+            OpErrorKind::Key => Outcome::Key,
+            OpErrorKind::Canceled => Outcome::Canceled,
+            OpErrorKind::Fabric => Outcome::Fabric,
+        }
+    }
+}
+
 /// First and last of a list of entries, as index plus one. Zeroed: empty.
 #[derive(Copy, Clone, Default, Debug)]
 #[repr(C)]

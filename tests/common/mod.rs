@@ -295,7 +295,7 @@ pub fn loopback() -> Loopback<'static> {
 
 pub fn loopback_of(limits: Limits) -> Loopback<'static> {
     let mut rail = Loopback::open(limits, &mut carver(Loopback::bytes(limits))).unwrap();
-    rail.peer_open_pair().unwrap();
+    rail.peer_open_at(PeerIndex(0), PeerIndex(1)).unwrap();
     rail
 }
 

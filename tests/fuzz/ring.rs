@@ -1,5 +1,9 @@
 //! Any bytes in the memory that a peer can write: nothing outside it is touched, nothing panics.
 
+#[allow(dead_code)]
+#[path = "../common/shm_pair.rs"]
+mod shm_pair;
+
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
@@ -9,10 +13,10 @@ use crosstie::fabric::{
 };
 use crosstie::provider::shm::Limits;
 use crosstie::provider::shm::layout::{self, RingSizes};
-use crosstie::provider::shm::pair::{PairConfig, PairMemory};
 use crosstie::provider::shm::record::{self, Header, Kind, LINE};
 use crosstie::provider::shm::ring::{LINES_MIN, RingReader};
 use crosstie::provider::shm::view::SharedView;
+use shm_pair::{PairConfig, PairMemory};
 
 const LINES: usize = LINES_MIN as usize;
 const RING_BYTES: u32 = LINES_MIN * LINE as u32;

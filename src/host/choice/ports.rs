@@ -9,7 +9,7 @@ use super::settings::Environment;
 use super::vendor::{self, VendorRail};
 use super::{libfabric, rdma};
 use crate::base::units::Span;
-use crate::fabric::{Domain, MemoryKind, Region};
+use crate::fabric::{MemoryKind, Region};
 use crate::host::log::Level;
 use crate::host::log::event::tell;
 use crate::host::log::life::Astray;

@@ -21,13 +21,14 @@ use crate::host::log::event::tell;
 use crate::host::log::gin::{GinEvent, ReportHead};
 use crate::memory::cuda::vmm::{self, EXPORT_WORDS};
 use crate::memory::cuda::{DeviceBlock, Entered, Export, Gpu, Import, Library};
+use crate::memory::locked;
 use crate::transport::RequestError;
 use crate::window::group::Flushed;
 use std::format;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::String;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use std::vec;
 use std::vec::Vec;
@@ -138,7 +139,7 @@ impl Comm {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.waiting.fetch_add(1, Ordering::Relaxed); // a hint: the lock orders
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = locked(&self.state);
         self.waiting.fetch_sub(1, Ordering::Relaxed); // as above
         state
     }
@@ -149,7 +150,7 @@ impl Comm {
         &self,
         part: Result<(&[u64], &[BorrowedFd<'_>]), GinError>,
     ) -> Result<Vec<Part>, GinError> {
-        let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut group = locked(&self.group);
         let (words, descriptors, fault) = match part {
             Ok((words, descriptors)) => (words, descriptors, None),
             Err(error) => (&[][..], &[][..], Some(error)),
@@ -417,7 +418,7 @@ impl Comm {
     /// Tells all ranks once a queue of this one has failed, and hears whether one of theirs has.
     /// Queues go on all the same.
     pub fn look_for_failures(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         let told = state.look_for_failures();
         drop(state);
         if let Some(rank) = told {
@@ -428,7 +429,7 @@ impl Comm {
     /// Fails what is under way if the GPU has failed.
     pub fn look_for_fault(&self) {
         let Ok(entered) = self.gpu.enter() else { return };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         state.flow.look_for_fault(&entered);
     }
 
@@ -470,13 +471,13 @@ impl Comm {
     }
 
     fn failure_of(&self, rank: usize) -> Option<RequestError> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = locked(&self.state);
         state.hosts.as_ref()?.failure_of(rank)
     }
 
     /// Says once of each entry that it has stood for too long.
     pub fn look_for_stalls(&self, times: &Times) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         let beyond = state.beyond();
         let told = Told { beyond: &beyond, times: *times };
         let of = |context: &mut Context| report::stalls(context.watched(), &told);
@@ -489,7 +490,7 @@ impl Comm {
 
     /// How all queues stand, a line for each that does not rest.
     pub fn report(&self, times: &Times) -> String {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         let lost: Vec<_> = (0..self.ranks).filter(|rank| state.lost[*rank]).collect();
         let head = ReportHead { rank: self.rank, ranks: self.ranks, ended: &lost };
         let head = format!("{head}\n");
@@ -506,7 +507,7 @@ impl Comm {
             std::thread::yield_now();
             return true;
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         state.pass(entered, now_ns)
     }
 }

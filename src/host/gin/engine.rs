@@ -10,10 +10,10 @@ use super::report::DOOR;
 use super::{Comm, GinError};
 use crate::connect::text_door::TextDoor;
 use crate::host::settings::Environment;
-use crate::memory::{thread_pin, threads};
+use crate::memory::{locked, thread_pin, threads};
 use core::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep, yield_now};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
@@ -64,11 +64,11 @@ impl Engine {
     /// Leaves `comm` alone; whether any other is left. The thread may hold it for one more pass.
     pub fn remove(&self, comm: &Arc<Comm>) -> bool {
         self.change(|comms| comms.retain(|other| !Arc::ptr_eq(other, comm)));
-        !self.shared.comms.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        !locked(&self.shared.comms).is_empty()
     }
 
     fn change(&self, act: impl FnOnce(&mut Vec<Arc<Comm>>)) {
-        act(&mut self.shared.comms.lock().unwrap_or_else(PoisonError::into_inner));
+        act(&mut locked(&self.shared.comms));
         // pairs with the thread's look: it then takes the lock
         self.shared.changes.fetch_add(1, Ordering::Release);
     }
@@ -108,7 +108,7 @@ fn run(shared: &Shared, stall_ns: u64) {
         let changes = shared.changes.load(Ordering::Acquire);
         if changes != seen {
             seen = changes;
-            comms.clone_from(&shared.comms.lock().unwrap_or_else(PoisonError::into_inner));
+            comms.clone_from(&locked(&shared.comms));
         }
         let now = Instant::now();
         let now_ns = now.duration_since(start).as_nanos() as u64;

@@ -6,13 +6,13 @@
 extern crate std;
 
 use super::record::{BYTES, How, Part, Record};
-use super::{Exports, GpuError, locked, socket_of};
+use super::{Exports, GpuError, socket_of};
 use crate::base::text::Text;
 use crate::connect::{Socket, Trust};
 use crate::fabric::{Domain, MemoryKind, Region};
 use crate::host::log::news;
-use crate::memory::Errno;
 use crate::memory::cuda::{CudaError, Gpu, Handle, Import, Library, Segment};
+use crate::memory::{Errno, locked};
 use crate::provider::copy_engine::imports::{Mapped, Wanted};
 use crate::provider::copy_engine::{Cells, Exporter, GPUS_MAX, LaneError, Lanes, Shared as Gpus};
 use crate::provider::shm::ShmDomain;

@@ -18,7 +18,7 @@ use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::cuda::pointer::is_writable;
 use crate::memory::cuda::vmm::{is_private, range_of};
 use crate::memory::cuda::{CudaError, Gpu, Handle, Library, LoadError, Place, Segment, dmabuf};
-use crate::memory::{Errno, WakeFd, heap, threads};
+use crate::memory::{Errno, WakeFd, heap, locked, threads};
 use crate::provider::copy_engine::{Exporter, GPUS_MAX, LaneError, Shared as Gpus};
 use crate::provider::shm::ShmDomain;
 use core::fmt;
@@ -30,7 +30,7 @@ use std::format;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::vec::Vec;
@@ -124,10 +124,6 @@ pub struct GpuMemory {
     trust: Trust,
     domain: ShmDomain<'static>,
     helper: Mutex<Option<JoinHandle<()>>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GpuMemory {

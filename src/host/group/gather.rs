@@ -258,7 +258,7 @@ impl Group {
         let WindowMemory { region, address, length, .. } = memory;
         let rail_key = self.regions.key_of(region, address, length, SHM);
         let rail_key = rail_key.map_err(|error| WindowError::Buffer(error.into()))?;
-        let node = endpoint.band().map_or(0, |band| band.node_id());
+        let node = endpoint.shared.band().map_or(0, |band| band.node_id());
         let told = Told::of_host(key, self.gathers.free());
         Ok(Told {
             is_device: true,

@@ -5,9 +5,9 @@ extern crate std;
 
 use super::Group;
 use crate::host::Endpoint;
-use crate::memory::{Errno, threads};
+use crate::memory::{Errno, locked, threads};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{JoinHandle, yield_now};
 
 /// Calls of progress without an event before the thread sleeps.
@@ -24,7 +24,7 @@ struct Turn {
 
 impl Turn {
     fn take(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.lock)
     }
 }
 

@@ -16,7 +16,7 @@ pub mod seen;
 use super::Endpoint;
 use super::endpoint::Closing;
 use super::gather::Gathers;
-use super::machine::{Machine, each};
+use super::machine::each;
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
@@ -580,7 +580,7 @@ impl Group {
 }
 
 /// Sleeps until something happens at an endpoint whose descriptor was armed, or a moment is over.
-fn doze(fd: i32) {
+pub(in crate::host) fn doze(fd: i32) {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure, which lives until the call returns.
     unsafe { libc::poll(&mut poll, 1, SLEEP_MS) };

@@ -8,9 +8,9 @@
 extern crate std;
 
 use crate::base::slab::Handle;
-use crate::memory::SharedMapping;
+use crate::memory::{SharedMapping, locked};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::vec::Vec;
 
 /// The two words of the host that waiting kernels look at: whether the group was aborted, and how
@@ -195,7 +195,7 @@ impl Seen {
     }
 
     fn windows(&self) -> MutexGuard<'_, Vec<(Handle, Arc<Mirror>)>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.windows)
     }
 
     /// Kernels see a window from now on.

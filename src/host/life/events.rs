@@ -1,12 +1,14 @@
 //! What set-up tells the data thread of connections, and what that does with it.
 
+use super::connections::connections;
 use super::known::{Fresh, Known};
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::connect::BandEvent;
 use crate::host::endpoint::Endpoint;
 use crate::host::machine::{Machine, each};
-use crate::host::shared::{SetUp, locked};
+use crate::host::shared::SetUp;
+use crate::memory::locked;
 use crate::transport::endpoint::ConnectionCloseError;
 
 impl Endpoint {
@@ -45,27 +47,27 @@ impl Endpoint {
     fn event(&mut self, event: BandEvent) {
         match event {
             BandEvent::Established { index, generation, params } => {
-                self.lanes_forget(index);
+                self.lanes.forget(index);
                 self.known[index as usize] = Known::new(generation, params);
             }
             BandEvent::Lane { index, generation, lane, lane_generation, streams, stream_count } => {
                 if self.known[index as usize].generation == generation {
                     let fresh = Fresh { generation: lane_generation, streams, stream_count };
-                    self.lane_came(index, lane, fresh);
+                    self.lanes.came(&mut connections!(self), index, lane, fresh);
                 }
             }
             BandEvent::Pair { index, generation, lane, lane_generation } => {
-                let known = &self.known[index as usize];
-                if known.generation == generation && known.in_use {
-                    self.pair_came(index, lane, lane_generation);
+                if self.used(Handle { index, generation }).is_some() {
+                    self.lanes.pair_came(&mut connections!(self), index, lane, lane_generation);
                 }
             }
             BandEvent::Vouch { index, generation, patience } => {
-                self.vouch_begin(Handle { index, generation }, patience);
+                let connection = Handle { index, generation };
+                self.vouching.begin(&mut connections!(self), connection, patience);
             }
             BandEvent::LaneGone { index, generation, lane, cause, silent } => {
                 if self.known[index as usize].generation == generation {
-                    self.lane_gone(index, lane, cause, silent);
+                    self.lanes.gone(&mut connections!(self), index, lane, (cause, silent));
                 }
             }
             BandEvent::Gone { index, generation, cause } => {
@@ -75,7 +77,7 @@ impl Endpoint {
                 }
                 known.gone = Some(cause);
                 if known.in_use {
-                    self.connection_gone(index, cause);
+                    connections!(self).gone(index, cause, cause);
                 }
                 if matches!(self.machine, Machine::Loopback(_)) {
                     self.orphans += 1;

@@ -1,14 +1,14 @@
 //! What the data thread knows of connections and of their lanes.
 #![forbid(unsafe_code)]
 
-use crate::base::units::{Instant, Span};
+use crate::base::slab::Handle;
+use crate::base::units::Span;
 use crate::connect::{LinkParams, STREAMS_MAX};
 use crate::fabric::DownCause;
 use crate::host::log::RailEnd;
 use crate::host::log::told::Told;
-use crate::provider::rail_set::{Loss as PortLoss, PortError, PortPeerError};
+use crate::provider::rail_set::{PortError, PortRail};
 use crate::transport::LaneView;
-use crate::wire::pair::PORTS_MAX;
 use core::net::SocketAddr;
 
 /// What the side band has told of a connection. The data thread takes the connection into use when
@@ -33,6 +33,17 @@ impl Known {
     pub(in crate::host) const fn new(generation: u32, params: LinkParams) -> Known {
         let (in_use, is_standing, gone) = (false, false, None);
         Known { generation, linger_until_ms: 0, in_use, is_standing, gone, params }
+    }
+
+    /// The handle of the connection at a place, of which this is known.
+    pub(in crate::host) fn handle(&self, index: u32) -> Handle {
+        Handle { index, generation: self.generation }
+    }
+
+    /// Whether it is that connection, and in use.
+    #[inline(always)]
+    pub(in crate::host) fn is_use_of(&self, connection: Handle) -> bool {
+        self.in_use && self.generation == connection.generation
     }
 }
 
@@ -70,36 +81,6 @@ pub struct RailView {
     pub ends: [RailEnd; 2],
 }
 
-/// What of the lanes was told to people.
-#[derive(Copy, Clone, Debug)]
-pub(in crate::host) struct LanesTold {
-    /// Failures and joins in the machine's count.
-    pub(in crate::host) changes: u64,
-    /// When something is to be told that was held back.
-    pub(in crate::host) due: Instant,
-    /// That a connection has TCP alone although there are ports.
-    pub(in crate::host) portless: bool,
-    /// Why each port is out of use, as
-    /// [`PortRail::loss`](crate::provider::rail_set::PortRail::loss) says; 0: it is not.
-    pub(in crate::host) ports_lost: [Option<PortLoss>; PORTS_MAX],
-    /// Of which it was said that their library tells of ops that nobody posted.
-    pub(in crate::host) ports_strange: [bool; PORTS_MAX],
-    /// Why each port refuses ends of lanes, or did when it was asked last.
-    pub(in crate::host) ports_refusing: [Option<PortPeerError>; PORTS_MAX],
-}
-
-impl LanesTold {
-    /// Nothing.
-    pub(in crate::host) const NOTHING: LanesTold = LanesTold {
-        changes: 0,
-        due: Instant(u64::MAX),
-        portless: false,
-        ports_lost: [None; PORTS_MAX],
-        ports_strange: [false; PORTS_MAX],
-        ports_refusing: [None; PORTS_MAX],
-    };
-}
-
 impl LaneKnown {
     /// Nothing.
     pub(in crate::host) const NOTHING: LaneKnown = LaneKnown {
@@ -130,6 +111,15 @@ pub enum ConnectionRail {
 }
 
 impl ConnectionRail {
+    /// What a port is.
+    pub(in crate::host) const fn of(port: &PortRail<'_>) -> ConnectionRail {
+        match port {
+            PortRail::Verbs(_) => ConnectionRail::Verbs,
+            PortRail::Libfabric(_) => ConnectionRail::Libfabric,
+            PortRail::Vendor(_) => ConnectionRail::Vendor,
+        }
+    }
+
     /// For people and for scripts.
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,5 +1,7 @@
 //! The life of connections and their rails: joined, watched, lost, and closed.
 
+pub(super) mod close;
+pub(super) mod connections;
 pub(super) mod events;
 pub(super) mod join;
 pub(super) mod known;

@@ -12,24 +12,22 @@
 //! peer ([`crate::transport::LaneJoin`]).
 #![forbid(unsafe_code)]
 
+use super::connections::{Connections, PEER_BYTES_MAX};
 use super::known::ConnectionRail;
-use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
+use crate::base::ids::{ConnectionIndex, RailGeneration};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span};
-use crate::connect::{PairEnd, Side, TextBuffer};
-use crate::fabric::PeerLife;
+use crate::connect::{PairEnd, Side};
+use crate::fabric::{PeerLife, RailKey};
 use crate::host::choice::ports::astray;
 use crate::host::choice::rdma;
-use crate::host::endpoint::{Endpoint, since};
 use crate::host::log::event::tell_briefly;
 use crate::host::log::life::{LifeEvent, PortChange, PortFact, TcpAlone};
 use crate::host::log::rail_news::RailAt;
-use crate::host::log::stall::PEER_BYTES_MAX;
-use crate::host::machine::Machine;
-use crate::host::shared::SetUp;
-use crate::provider::rail_set::{Due, Later, PortError, PortPeerError, PortRail};
+use crate::host::machine::{Machine, NIC_BYTES_MAX};
+use crate::host::shared::{SetUp, Shared};
+use crate::provider::rail_set::{Later, Loss, PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
-use crate::provider::verbs::mtu::Packets;
 use crate::transport::{LaneJoin, LaneView};
 use crate::wire::pair::{LaneEnd, PORTS_MAX};
 use crate::wire::status::{STATUS_FRESH, StatusHello};
@@ -40,9 +38,6 @@ const OWED: Span = Span::millis(1000);
 
 /// Our ports of the lanes of a connection, from lane 1 on, and how many there are.
 pub(in crate::host) type LanePorts = ([u8; PORTS_MAX], usize);
-
-/// Longest name of what a port is opened on.
-pub(in crate::host) const NIC_BYTES_MAX: usize = 96;
 
 /// What people have not been told of a port.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -84,157 +79,129 @@ fn wait_behind(rail: Option<ConnectionRail>, last: LaneView) -> Option<Later> {
     (!last.carried).then_some(Later::Missed)
 }
 
-impl Endpoint {
-    fn handle_at(&self, index: u32) -> Handle {
-        Handle { index, generation: self.known[index as usize].generation }
-    }
+/// What people were told of the ports of an endpoint.
+pub(in crate::host) struct Pairs {
+    /// That a connection has TCP alone although there are ports.
+    portless: bool,
+    /// Why each port is out of use, as [`PortRail::loss`] says; `None`: it is not.
+    lost: [Option<Loss>; PORTS_MAX],
+    /// Of which it was said that their library tells of ops that nobody posted.
+    strange: [bool; PORTS_MAX],
+    /// Why each port refuses ends of lanes, or did when it was asked last.
+    refusing: [Option<PortPeerError>; PORTS_MAX],
+}
 
-    /// The lanes of a connection that are queue pairs. *Cost*: control path.
-    pub(in crate::host) fn pairs_of(&self, connection: Handle) -> LanePorts {
-        match (&self.machine, &self.shared.set_up) {
-            (Machine::Host(endpoint), SetUp::Band(band)) if endpoint.rail().port_count() != 0 => {
-                band.pair_ports(connection)
-            }
-            _ => ([0; PORTS_MAX], 0),
-        }
-    }
+/// From which address to which a lane leads, where that is known.
+type Ends = Option<[SocketAddr; 2]>;
 
-    /// Whether a lane of a connection in use is a queue pair, or will be one again.
-    pub(in crate::host) fn is_pair(&self, index: u32, lane: u8) -> bool {
-        let Machine::Host(endpoint) = &self.machine else { return false };
-        let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-        endpoint.rail().port_of(peer).is_some()
-    }
-
-    /// What a lane of a connection in use runs over, if that is a port.
-    pub(in crate::host) fn pair_rail(&self, index: u32, lane: u8) -> Option<ConnectionRail> {
-        let Machine::Host(endpoint) = &self.machine else { return None };
-        let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-        let place = endpoint.rail().port_of(peer)?;
-        self.port_rail(place)
-    }
-
-    /// What a port is.
-    pub(in crate::host) fn port_rail(&self, place: usize) -> Option<ConnectionRail> {
-        let Machine::Host(endpoint) = &self.machine else { return None };
-        Some(match endpoint.rail().port(place)? {
-            PortRail::Verbs(_) => ConnectionRail::Verbs,
-            PortRail::Libfabric(_) => ConnectionRail::Libfabric,
-            PortRail::Vendor(_) => ConnectionRail::Vendor,
-        })
-    }
+impl Pairs {
+    /// Nothing was told.
+    pub(in crate::host) const NEW: Pairs = Pairs {
+        portless: false,
+        lost: [None; PORTS_MAX],
+        strange: [false; PORTS_MAX],
+        refusing: [None; PORTS_MAX],
+    };
 
     /// A connection is in use: its queue pairs are prepared, and the peer is told.
-    pub(in crate::host) fn pairs_begin(&mut self, index: u32, pairs: &LanePorts) {
+    pub(in crate::host) fn begin(
+        &mut self,
+        connections: &mut Connections<'_>,
+        index: u32,
+        pairs: &LanePorts,
+    ) {
         for (lane, port) in (1u8..).zip(&pairs.0[..pairs.1]) {
-            let Machine::Host(endpoint) = &mut self.machine else { return };
+            let Machine::Host(endpoint) = &mut *connections.machine else { return };
             // the first of a region's keys is that of all other rails
             endpoint.lane_key_set(ConnectionIndex(index), lane, port + 1);
-            self.pair_prepare(index, lane, usize::from(*port));
-        }
-    }
-
-    /// Prepares and joins the queue pairs that had to wait.
-    #[cold]
-    pub(in crate::host) fn pairs_look(&mut self) {
-        let now = self.now();
-        loop {
-            let Machine::Host(endpoint) = &mut self.machine else { return };
-            let Some((peer, place, due)) = endpoint.rail_mut().pair_due(now) else { return };
-            let (index, lane) = endpoint.lane_of(peer);
-            let index = index as u32;
-            match due {
-                Due::Prepare => self.pair_prepare(index, lane, place),
-                Due::Join(generation) => self.pair_came(index, lane, generation),
-            }
+            self.prepare(connections, index, lane, usize::from(*port));
         }
     }
 
     /// Prepares the next queue pair of a lane whose last one is gone.
     #[cold]
-    pub(in crate::host) fn pair_offer(&mut self, index: u32, lane: u8) {
-        let now = self.now();
-        let Machine::Host(endpoint) = &mut self.machine else { return };
-        let connection = ConnectionIndex(index);
-        let peer = endpoint.lane_peer(connection, lane);
-        let last = endpoint.lane_view(connection, lane);
-        let Some(place) = endpoint.rail().port_of(peer) else { return };
-        let kind = self.port_rail(place);
+    pub(in crate::host) fn offer(
+        &mut self,
+        connections: &mut Connections<'_>,
+        index: u32,
+        lane: u8,
+    ) {
+        let now = connections.now();
+        let machine = &mut *connections.machine;
+        let last = machine.lane_view(index, lane);
+        let kind = machine.port(index, lane).map(ConnectionRail::of);
         let wait = last.map_or(Some(Later::Missed), |last| wait_behind(kind, last));
-        let Machine::Host(endpoint) = &mut self.machine else { return };
-        let rail = endpoint.rail_mut();
+        let Some((rail, peer)) = machine.end_mut(index, lane) else { return };
+        let Some(place) = rail.port_of(peer) else { return };
         match wait {
             Some(why) => rail.pair_later(peer, place, now, why),
             None => {
                 rail.pair_carried(peer, place, last.is_some_and(|last| last.ended >= ENOUGH));
-                self.pair_prepare(index, lane, place);
+                self.prepare(connections, index, lane, place);
             }
         }
     }
 
-    fn pair_prepare(&mut self, index: u32, lane: u8, place: usize) {
-        let Machine::Host(endpoint) = &mut self.machine else { return };
-        let connection = ConnectionIndex(index);
-        let peer = endpoint.lane_peer(connection, lane);
-        if endpoint.rail().port(place).is_some_and(PortRail::is_gone) {
-            return self.ports_tell();
+    /// Prepares a queue pair for a lane on the port at a place, and tells the peer.
+    pub(in crate::host) fn prepare(
+        &mut self,
+        connections: &mut Connections<'_>,
+        index: u32,
+        lane: u8,
+        place: usize,
+    ) {
+        let (now, handle) = (connections.now(), connections.handle(index));
+        let view = connections.machine.lane_view(index, lane);
+        let generation = RailGeneration(view.map_or(0, |view| view.generation));
+        let Some((rail, peer)) = connections.machine.end_mut(index, lane) else { return };
+        if rail.port(place).is_some_and(PortRail::is_gone) {
+            return self.ports_tell(connections.machine);
         }
-        if endpoint.rail().is_down(place) {
-            return self.pair_wait(peer, place);
+        if rail.is_down(place) {
+            return rail.pair_later(peer, place, now, Later::Down);
         }
-        let generation = endpoint.lane_view(connection, lane).map_or(0, |view| view.generation);
         let random = crate::connect::random().map_or(0, |number| number as u32);
-        let rail = endpoint.rail_mut();
-        let prepared = rail.pair_prepare(peer, place, RailGeneration(generation), random);
+        let prepared = rail.pair_prepare(peer, place, generation, random);
         let mailbox_key = rail.mailbox_key(place).0;
-        match (prepared, &self.shared.set_up) {
+        match (prepared, &connections.shared.set_up) {
             (Ok(end), SetUp::Band(band)) => {
                 let end = PairEnd { end, mailbox_key };
                 let is_refusing = rail.is_refusing(place);
-                let connection = self.handle_at(index);
-                if band.pair_offer(connection, lane.into(), &end).is_err() {
+                if band.pair_offer(handle, lane.into(), &end).is_err() {
                     // the side band has closed the connection: nobody will ask for it
-                    self.pair_drop(peer);
+                    let _ = rail.peer_detach(peer);
                 }
                 if !is_refusing {
-                    self.refusal_tell(place, None);
+                    self.refusal_tell(rail.port(place), place, None);
                 }
             }
-            (Err(PortPeerError::AGAIN), _) => self.pair_wait(peer, place),
+            // prepared when there is room
+            (Err(PortPeerError::AGAIN), _) => rail.pair_later(peer, place, now, Later::Down),
             (Err(PortPeerError::GONE), _) => {
                 if !rail.port(place).is_some_and(PortRail::is_gone) {
-                    self.pair_wait(peer, place);
+                    rail.pair_later(peer, place, now, Later::Down);
                 }
-                self.ports_tell();
+                self.ports_tell(connections.machine);
             }
             // what it lacks, memory or queue pairs, may be there later
-            (Err(error), _) => {
-                let now = since(self.opened_ns);
-                match rail.pair_refused(peer, place, now) {
-                    true => self.refusal_tell(place, Some(error)),
-                    false => self.pair_error(place, &error),
+            (Err(error), _) => match (rail.pair_refused(peer, place, now), rail.port(place)) {
+                (true, port) => self.refusal_tell(port, place, Some(error)),
+                // the lane stays down, and TCP carries what it would have
+                (false, Some(port)) => {
+                    let fact = PortFact::Refuses { error, again: false };
+                    tell_briefly(&PortChange { port, fact });
                 }
-            }
+                (false, None) => {}
+            },
             (Ok(_), SetUp::Own(_)) => {}
-        }
-    }
-
-    /// Prepares it when its port is up, or has room.
-    fn pair_wait(&mut self, peer: PeerIndex, place: usize) {
-        let now = self.now();
-        if let Machine::Host(endpoint) = &mut self.machine {
-            endpoint.rail_mut().pair_later(peer, place, now, Later::Down);
         }
     }
 
     /// Tells people of ports that went out of use, or are used again.
     #[cold]
-    pub(in crate::host) fn ports_tell(&mut self) {
-        let Machine::Host(endpoint) = &self.machine else { return };
-        let rail = endpoint.rail();
-        for place in 0..rail.port_count() {
-            let Some(port) = rail.port(place) else { continue };
-            let fact = match port_news(&mut self.lanes_told.ports_lost[place], port.loss()) {
+    pub(in crate::host) fn ports_tell(&mut self, machine: &Machine) {
+        for (place, port) in ports(machine) {
+            let fact = match port_news(&mut self.lost[place], port.loss()) {
                 Some(PortNews::Lost) => PortFact::Lost,
                 Some(PortNews::Back) => PortFact::Back,
                 None => continue,
@@ -244,62 +211,52 @@ impl Endpoint {
     }
 
     /// Tells people, once of each port, of a library that tells of ops that nobody posted.
-    pub(in crate::host) fn strange_tell(&mut self) {
-        let Machine::Host(endpoint) = &self.machine else { return };
-        let rail = endpoint.rail();
-        for place in 0..rail.port_count() {
-            let Some(port) = rail.port(place).filter(|port| port.unknown() != 0) else {
-                continue;
-            };
-            if !core::mem::replace(&mut self.lanes_told.ports_strange[place], true) {
+    pub(in crate::host) fn strange_tell(&mut self, machine: &Machine) {
+        for (place, port) in ports(machine).filter(|(_, port)| port.unknown() != 0) {
+            if !core::mem::replace(&mut self.strange[place], true) {
                 tell_briefly(&PortChange { port, fact: PortFact::Strange(port.unknown()) });
             }
         }
     }
 
-    fn pair_drop(&mut self, peer: PeerIndex) {
-        if let Machine::Host(endpoint) = &mut self.machine {
-            let _ = endpoint.rail_mut().peer_detach(peer);
-        }
-    }
-
     /// Tells people of a port that refuses ends, or gives them again: not at every try.
     #[cold]
-    fn refusal_tell(&mut self, place: usize, why: Option<PortPeerError>) {
-        let Some(told) = self.lanes_told.ports_refusing.get_mut(place) else { return };
-        let news = port_news(told, why);
-        let Machine::Host(endpoint) = &self.machine else { return };
-        let Some(port) = endpoint.rail().port(place) else { return };
-        let fact = match (news, why) {
+    fn refusal_tell(
+        &mut self,
+        port: Option<&PortRail<'static>>,
+        place: usize,
+        why: Option<PortPeerError>,
+    ) {
+        let Some(told) = self.refusing.get_mut(place) else { return };
+        let fact = match (port_news(told, why), why) {
             (Some(PortNews::Lost), Some(error)) => PortFact::Refuses { error, again: true },
             (Some(PortNews::Back), _) => PortFact::Gives,
             (Some(PortNews::Lost), None) | (None, _) => return,
         };
-        tell_briefly(&PortChange { port, fact });
-    }
-
-    /// A lane stays down, and TCP carries what it would have.
-    #[cold]
-    fn pair_error(&mut self, place: usize, error: &PortPeerError) {
-        let Machine::Host(endpoint) = &self.machine else { return };
-        if let Some(port) = endpoint.rail().port(place) {
-            let fact = PortFact::Refuses { error: *error, again: false };
+        if let Some(port) = port {
             tell_briefly(&PortChange { port, fact });
         }
     }
 
-    /// The peer's end of a lane has come, for the queue pair that was prepared last.
+    /// The peer's end of a lane has come, for the queue pair that was prepared last. From where to
+    /// where the lane leads, if it is joined.
     #[cold]
-    pub(in crate::host) fn pair_came(&mut self, index: u32, lane: u8, lane_generation: u32) {
-        let waits = self.known[index as usize].params.side == Side::Listener;
-        let handle = self.handle_at(index);
-        let SetUp::Band(band) = &self.shared.set_up else { return };
-        let theirs = band.pair_end(handle, lane.into(), lane_generation);
-        let Machine::Host(endpoint) = &mut self.machine else { return };
+    pub(in crate::host) fn came(
+        &mut self,
+        connections: &mut Connections<'_>,
+        index: u32,
+        lane: u8,
+        generation: u32,
+    ) -> Option<Ends> {
+        let (now, handle) = (connections.now(), connections.handle(index));
+        let waits = connections.known[index as usize].params.side == Side::Listener;
+        let band = connections.shared.band()?;
+        let theirs = band.pair_end(handle, lane.into(), generation);
+        let Machine::Host(endpoint) = &mut *connections.machine else { return None };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
         let rail = endpoint.rail_mut();
-        let Some(place) = rail.port_of(peer) else { return };
+        let place = rail.port_of(peer)?;
         let waits_for_port = rail.is_down(place) || theirs.is_none();
         let joined = match &theirs {
             Some(theirs) if !waits_for_port => rail.pair_connect(peer, &theirs.end),
@@ -308,11 +265,10 @@ impl Endpoint {
         // it has failed, and is up again, since our end was prepared
         let waits_for_port = waits_for_port || joined == Err(PortPeerError::RAIL_LOST);
         let (Ok(()), Some(theirs)) = (joined, &theirs) else {
-            let now = since(self.opened_ns);
             if joined == Err(PortPeerError::NO_ANSWER)
-                && rail.pair_unanswered(peer, now, lane_generation)
+                && rail.pair_unanswered(peer, now, generation)
             {
-                return;
+                return None;
             }
             // it may have ended since it was prepared
             let _ = rail.peer_detach(peer);
@@ -321,49 +277,41 @@ impl Endpoint {
             if let (Err(error), false) = (joined, waits_for_port) {
                 tell_briefly(&LifeEvent::NoSecondEnd { lane, error });
             }
-            return;
+            return None;
         };
-        let ends = match (rail.port(place), &theirs.end) {
-            (Some(PortRail::Verbs(port)), LaneEnd::QueuePair(hello)) => {
-                let ends = [Gid(port.gid().0).ip(), Gid(hello.gid.to_le_bytes()).ip()];
-                Some(ends.map(|ip| SocketAddr::new(ip, 0)))
-            }
-            (Some(PortRail::Libfabric(port)), LaneEnd::Shared(hello)) => port.ends(hello),
-            _ => None,
-        };
-        let mailbox_key = Some(crate::fabric::RailKey(theirs.mailbox_key));
-        let join = LaneJoin { generation: lane_generation, mailbox_key, waits };
-        if !endpoint.lane_join(connection, lane, &join) {
+        let ends = ends_of(rail.port(place), &theirs.end);
+        let mailbox_key = Some(RailKey(theirs.mailbox_key));
+        if !endpoint.lane_join(connection, lane, &LaneJoin { generation, mailbox_key, waits }) {
             // the connection has failed meanwhile
             let _ = endpoint.rail_mut().peer_detach(peer);
-            return;
-        }
-        let place = self.lane_place(index, lane);
-        if let Some(known) = self.lanes.get_mut(place) {
-            known.ends = ends;
+            return None;
         }
         if waits {
-            band.pair_answer(handle, lane.into(), lane_generation);
+            band.pair_answer(handle, lane.into(), generation);
         }
+        Some(ends)
     }
 
     /// Says which ports a connection over TCP that comes into use does without, because they do not
     /// lead to its peer's host; and, the first time as a warning, that it has TCP alone although we
-    /// have ports.
+    /// have ports. `pairs`: how many of its lanes are on ports.
     #[cold]
-    pub(in crate::host) fn ports_unused_say(
+    pub(in crate::host) fn unused_say(
         &mut self,
+        connections: &Connections<'_>,
         index: u32,
-        connection: Handle,
         pairs: usize,
     ) {
-        let (Machine::Host(endpoint), SetUp::Band(band)) = (&self.machine, &self.shared.set_up)
+        let (Machine::Host(endpoint), Some(band)) =
+            (&*connections.machine, connections.shared.band())
         else {
             return;
         };
-        let Some((ports, theirs, same_host)) = band.ports_towards(connection) else { return };
+        let Some((ports, theirs, same_host)) = band.ports_towards(connections.handle(index)) else {
+            return;
+        };
         let mut name = [0; PEER_BYTES_MAX];
-        let peer = self.peer_name(index, &mut name);
+        let peer = connections.peer_name(index, &mut name);
         let hellos = ports.as_slice();
         let why = |place: usize| hellos.get(place).and_then(|port| astray(port, same_host));
         let leading = (0..hellos.len()).find(|place| why(*place).is_none());
@@ -381,105 +329,100 @@ impl Endpoint {
             (None, []) => TcpAlone::NoPort(&apart),
             (None, _) => TcpAlone::NoPair(&apart),
         };
-        let fact = PortFact::TcpAlone { peer, why, again: self.lanes_told.portless };
-        tell_briefly(&PortChange { port, fact });
-        self.lanes_told.portless = true;
+        let again = core::mem::replace(&mut self.portless, true);
+        tell_briefly(&PortChange { port, fact: PortFact::TcpAlone { peer, why, again } });
     }
+}
 
-    /// What a port has told of an end of a lane that failed, if that is not closed yet.
-    pub(in crate::host) fn pair_error_of(&self, index: u32, lane: u8) -> Option<PortError> {
-        let Machine::Host(endpoint) = &self.machine else { return None };
-        endpoint.rail().error(endpoint.lane_peer(ConnectionIndex(index), lane))
-    }
+/// The ports of an endpoint, with their places.
+fn ports(machine: &Machine) -> impl Iterator<Item = (usize, &PortRail<'static>)> {
+    let rail = match machine {
+        Machine::Host(endpoint) => Some(endpoint.rail()),
+        Machine::Loopback(_) => None,
+    };
+    rail.into_iter().flat_map(|rail| {
+        (0..rail.port_count()).filter_map(|place| Some((place, rail.port(place)?)))
+    })
+}
 
-    /// How long the packets of a lane are, where both ends have told what they take.
-    pub(in crate::host) fn pair_packets(&self, index: u32, lane: u8) -> Option<Packets> {
-        let Machine::Host(endpoint) = &self.machine else { return None };
-        endpoint.rail().packets(endpoint.lane_peer(ConnectionIndex(index), lane))
-    }
-
-    /// The port of a lane, if it is on one.
-    fn pair_port(&self, index: u32, lane: u8) -> Option<&PortRail<'static>> {
-        let Machine::Host(endpoint) = &self.machine else { return None };
-        let place = endpoint.rail().port_of(endpoint.lane_peer(ConnectionIndex(index), lane))?;
-        endpoint.rail().port(place)
-    }
-
-    /// Whether the port of a lane is of no use for good.
-    pub(in crate::host) fn is_pair_gone(&self, index: u32, lane: u8) -> bool {
-        self.pair_port(index, lane).is_some_and(PortRail::is_gone)
-    }
-
-    /// What the port of a lane is opened on, where it says so; see [`PortRail::nic_write`].
-    pub(in crate::host) fn pair_nic<'t>(
-        &self,
-        index: u32,
-        lane: u8,
-        text: &'t mut [u8],
-    ) -> &'t str {
-        let mut buffer = TextBuffer::new(text);
-        if let Some(port) = self.pair_port(index, lane) {
-            let _ = port.nic_write(&mut buffer);
+/// From where to where a lane between our port and an end of the peer's leads.
+fn ends_of(port: Option<&PortRail<'_>>, theirs: &LaneEnd) -> Ends {
+    match (port?, theirs) {
+        (PortRail::Verbs(port), LaneEnd::QueuePair(hello)) => {
+            let ends = [Gid(port.gid().0).ip(), Gid(hello.gid.to_le_bytes()).ip()];
+            Some(ends.map(|ip| SocketAddr::new(ip, 0)))
         }
-        let length = buffer.length();
-        core::str::from_utf8(&text[..length]).unwrap_or("")
+        (PortRail::Libfabric(port), LaneEnd::Shared(hello)) => port.ends(hello),
+        _ => None,
     }
+}
 
-    /// Looks after peers of whose ops nothing ends, and tells what ports hear of others.
-    #[inline]
-    pub(in crate::host) fn doubts_look(&mut self) {
-        if matches!(&self.machine, Machine::Host(endpoint) if endpoint.rail().has_words()) {
-            self.doubts_settle();
-            self.complaints_tell();
+/// The lanes of a connection that are queue pairs. *Cost*: control path.
+pub(in crate::host) fn pairs_of(
+    machine: &Machine,
+    shared: &Shared,
+    connection: Handle,
+) -> LanePorts {
+    match (machine, shared.band()) {
+        (Machine::Host(endpoint), Some(band)) if endpoint.rail().port_count() != 0 => {
+            band.pair_ports(connection)
         }
+        _ => ([0; PORTS_MAX], 0),
     }
+}
 
-    /// Tells of peers what their ports say, but not of connections that are gone.
-    #[cold]
-    #[inline(never)]
-    fn complaints_tell(&mut self) {
-        loop {
-            let Machine::Host(endpoint) = &mut self.machine else { return };
-            let Some((peer, complaint)) = endpoint.rail_mut().complaint() else { return };
-            let (index, lane) = endpoint.lane_of(peer);
-            let index = index as u32;
-            let (mut name, mut nic) = ([0; PEER_BYTES_MAX], [0; NIC_BYTES_MAX]);
-            let peer = self.peer_name(index, &mut name);
-            let nic = self.pair_nic(index, lane, &mut nic);
-            let rail = self.lane_rail(index, lane);
-            let at = RailAt { rail, lane, peer, ends: None, nic };
-            tell_briefly(&LifeEvent::Complaint { at: &at, complaint });
+/// Looks after peers of whose ops nothing ends, and tells what ports hear of others.
+#[inline]
+pub(in crate::host) fn doubts_look(connections: &mut Connections<'_>) {
+    if matches!(&*connections.machine, Machine::Host(endpoint) if endpoint.rail().has_words()) {
+        doubts_settle(connections);
+        complaints_tell(connections);
+    }
+}
+
+/// Tells of peers what their ports say, but not of connections that are gone.
+#[cold]
+#[inline(never)]
+fn complaints_tell(connections: &mut Connections<'_>) {
+    while let Machine::Host(endpoint) = &mut *connections.machine
+        && let Some((peer, complaint)) = endpoint.rail_mut().complaint()
+    {
+        let (index, lane) = endpoint.lane_of(peer);
+        let index = index as u32;
+        let (mut name, mut nic) = ([0; PEER_BYTES_MAX], [0; NIC_BYTES_MAX]);
+        let peer = connections.peer_name(index, &mut name);
+        let nic = connections.machine.nic(index, lane, &mut nic);
+        let rail = connections.lane_rail(index, lane);
+        let at = RailAt { rail, lane, peer, ends: None, nic };
+        tell_briefly(&LifeEvent::Complaint { at: &at, complaint });
+    }
+}
+
+/// Finds out of peers of whose ops nothing ends whether their programs poll: what they have
+/// said over the side band, and asks them for the next time.
+#[cold]
+#[inline(never)]
+fn doubts_settle(connections: &mut Connections<'_>) {
+    let Some(band) = connections.shared.band() else { return };
+    while let Machine::Host(endpoint) = &mut *connections.machine
+        && let Some((peer, within)) = endpoint.rail_mut().doubted()
+    {
+        let (index, _) = endpoint.lane_of(peer);
+        let connection = connections.known[index].handle(index as u32);
+        let has_polled = |said: StatusHello| {
+            let left_ns = u64::from(said.status.left_ms) * 1_000_000;
+            said.status.flags & STATUS_FRESH != 0 && left_ns <= within.0
+        };
+        if band.status_of_peer(connection).is_some_and(has_polled)
+            && let Some((port, peer)) = endpoint.rail_mut().port_end_mut(peer)
+        {
+            port.peer_polls(peer);
         }
-    }
-
-    /// Finds out of peers of whose ops nothing ends whether their programs poll: what they have
-    /// said over the side band, and asks them for the next time.
-    #[cold]
-    #[inline(never)]
-    fn doubts_settle(&mut self) {
-        loop {
-            let (Machine::Host(endpoint), SetUp::Band(band)) =
-                (&mut self.machine, &self.shared.set_up)
-            else {
-                return;
-            };
-            let Some((peer, within)) = endpoint.rail_mut().doubted() else { return };
-            let (index, _) = endpoint.lane_of(peer);
-            let generation = self.known[index].generation;
-            let connection = Handle { index: index as u32, generation };
-            let has_polled = |said: StatusHello| {
-                let left_ns = u64::from(said.status.left_ms) * 1_000_000;
-                said.status.flags & STATUS_FRESH != 0 && left_ns <= within.0
-            };
-            if band.status_of_peer(connection).is_some_and(has_polled) {
-                endpoint.rail_mut().peer_polls(peer);
-            }
-            // a second question would make the answer to the first one late
-            let owed = band.status_owed_ms(connection);
-            if owed.is_none_or(|owed_ms| u64::from(owed_ms) * 1_000_000 >= within.0.max(OWED.0)) {
-                // one that cannot be asked is not given up
-                let _ = band.status_ask(connection);
-            }
+        // a second question would make the answer to the first one late
+        let owed = band.status_owed_ms(connection);
+        if owed.is_none_or(|owed_ms| u64::from(owed_ms) * 1_000_000 >= within.0.max(OWED.0)) {
+            // one that cannot be asked is not given up
+            let _ = band.status_ask(connection);
         }
     }
 }

@@ -24,7 +24,8 @@ pub(in crate::host) fn tell(event: &impl Event) {
     way(event)(event.level(), &event.to_string());
 }
 
-/// Says an event without the heap; the sentence is cut at 1 KiB.
+/// Says an event without the heap; the sentence is cut at
+/// [`TEXT_BYTES_MAX`](super::TEXT_BYTES_MAX).
 pub(in crate::host) fn tell_briefly(event: &impl Event) {
     say_by(way(event), event.level(), format_args!("{event}"));
 }

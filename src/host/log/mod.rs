@@ -44,7 +44,8 @@ pub enum Level {
 /// Receives messages. May be called from any thread; must not call back into the library.
 pub type Sink = fn(userdata: usize, level: Level, text: &str);
 
-/// Bytes of the longest sentence about a stalled request, and at least what a sink must take whole.
+/// Bytes of the longest sentence, about a stalled request or all ports of two sides, and at least
+/// what a sink must take whole.
 pub const TEXT_BYTES_MAX: usize = 1_280;
 
 /// What standard error is told: `CROSSTIE_LOG`, as the last open has read it.
@@ -172,7 +173,7 @@ pub fn parts_write(text: [&str; 3]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::PoisonError;
+    use crate::memory::locked;
 
     #[test]
     fn sentence_is_news_once_and_always_where_no_place_is_left_for_it() {
@@ -190,7 +191,7 @@ mod tests {
         let (release, released) = std::sync::mpsc::channel::<()>();
         let writer = std::thread::spawn(move || {
             let _lock = std::io::stderr().lock();
-            let _said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+            let _said = locked(&SAID);
             holds.send(()).unwrap();
             let _ = released.recv();
         });

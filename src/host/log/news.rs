@@ -6,9 +6,7 @@ extern crate std;
 use super::silence;
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
-use crate::connect::{
-    ConnectError, DialCause, KeyCause, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause,
-};
+use crate::connect::{ConnectError, DialCause, Note, Peer, Rail, Side, TextBuffer, Tried};
 use crate::fabric::{MemoryKind, RegisterError};
 use crate::host::choice::device::{DeviceKind, Rails};
 use crate::host::log::{self, Level};
@@ -20,9 +18,6 @@ use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Longest sentence in bytes: one with the addresses of all ports of two sides.
-const SENTENCE_BYTES_MAX: usize = 1024;
 
 /// Whether a listener that other hosts cannot reach was reported: once per process is enough.
 static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);
@@ -39,43 +34,58 @@ pub(in crate::host) fn is_first(said: &AtomicBool) -> bool {
     !said.swap(true, Ordering::Relaxed)
 }
 
+/// Says a sentence as a warning.
+macro_rules! warning {
+    ($($text:tt)*) => {
+        $crate::host::log::news::say_of($crate::host::log::Level::Warning, format_args!($($text)*))
+    };
+}
+pub(super) use warning;
+
+/// The same for those who want to know what is going on.
+macro_rules! info {
+    ($($text:tt)*) => {
+        $crate::host::log::news::say_of($crate::host::log::Level::Info, format_args!($($text)*))
+    };
+}
+
+/// Does something the first time in this process.
+macro_rules! once {
+    ($act:expr) => {{
+        static SAID: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+        if $crate::host::log::news::is_first(&SAID) {
+            $act
+        }
+    }};
+}
+pub(super) use once;
+
 /// What the side band has to say to people. Without the heap, which it must not use.
 pub(in crate::host) fn note(note: Note) {
     match note {
-        Note::Stranger(from) => say_of(
-            Level::Warning,
-            format_args!(
-                "something{from} that is no crosstie peer talks to the side-band socket; it is \
-                 ignored"
-            ),
+        Note::Stranger(from) => warning!(
+            "something{from} that is no crosstie peer talks to the side-band socket; it is ignored"
         ),
-        Note::Key(peer, cause) => key(&peer, cause),
-        Note::User(peer, cause) => user(&peer, cause),
-        Note::LocalVersion(peer) => local_version(peer),
-        Note::Stopped { peer, silent } => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} has not answered for {} ms: its process is stopped or gets no processor, \
-                 or its host cannot be reached; requests with it stay open",
-                silent.0 / 1_000_000
-            ),
+        Note::Key(peer, cause) => {
+            warning!("{peer} was not let in{}: it {cause}", peer.tried)
+        }
+        Note::User(peer, cause) => warning!("shared memory is refused: {peer} {cause}"),
+        Note::LocalVersion(peer) => warning!("{}", ConnectError::LocalVersion(peer)),
+        Note::Stopped { peer, silent } => warning!(
+            "{peer} has not answered for {} ms: its process is stopped or gets no processor, or \
+             its host cannot be reached; requests with it stay open",
+            silent.0 / 1_000_000
         ),
         Note::Resumed { peer, silent, owed } => silence::resumed(&peer, silent, owed),
         Note::Paused(late) => silence::paused(late),
-        Note::Stalled { peer, silent } => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} answers, but its host has acknowledged nothing on one connection for {} \
-                 ms: packets are lost on the way; that connection has ended",
-                silent.0 / 1_000_000
-            ),
+        Note::Stalled { peer, silent } => warning!(
+            "{peer} answers, but its host has acknowledged nothing on one connection for {} ms: \
+             packets are lost on the way; that connection has ended",
+            silent.0 / 1_000_000
         ),
-        Note::LaneMissed { peer, lane, code } => say_of(
-            Level::Warning,
-            format_args!(
-                "rail {lane} to {peer} cannot be connected ({}); it is tried again",
-                DialCause(code)
-            ),
+        Note::LaneMissed { peer, lane, code } => warning!(
+            "rail {lane} to {peer} cannot be connected ({}); it is tried again",
+            DialCause(code)
         ),
         Note::PairAwaited(peer, lane, silent) => pair_awaited(&peer, lane, silent),
         Note::LargeLost(peer, lane, bytes) => large_lost(&peer, lane, bytes),
@@ -84,17 +94,13 @@ pub(in crate::host) fn note(note: Note) {
         Note::LaneStalled { .. } => {}
         Note::Unchecked(peer) => silence::unchecked(&peer),
         Note::CarriersUnknown(code) => silence::carriers_unknown(code),
-        Note::LinkLost { peer } => say_of(
-            Level::Warning,
-            format_args!(
-                "the side-band link to {peer} is lost; rails that still work go on, and the link \
-                 is connected again"
-            ),
+        Note::LinkLost { peer } => warning!(
+            "the side-band link to {peer} is lost; rails that still work go on, and the link is \
+             connected again"
         ),
-        Note::LinkBack { peer, lost } => say_of(
-            Level::Warning,
-            format_args!("the side-band link to {peer} is back, after {} ms", lost.0 / 1_000_000),
-        ),
+        Note::LinkBack { peer, lost } => {
+            warning!("the side-band link to {peer} is back, after {} ms", lost.0 / 1_000_000)
+        }
         Note::Spare { peer, over } => spare(&peer, over.as_str()),
         Note::Descriptors(limit) => turned_away(&ConnectError::Descriptors(limit)),
         Note::Memory => turned_away(&ConnectError::Memory),
@@ -105,94 +111,55 @@ pub(in crate::host) fn note(note: Note) {
 
 /// A peer's heap has found no address space; what is read of it is read otherwise.
 pub(in crate::host) fn heap_not_mapped(bytes: u64) {
-    say_of(
-        Level::Warning,
-        format_args!(
-            "the address space of this process (ulimit -v) has no room for the heap of a peer, \
-             {bytes} bytes; its memory is read through the kernel or in two copies, which is \
-             slower; a smaller heap_bytes (CROSSTIE_HEAP_BYTES) on all ranks of this host leaves \
-             room"
-        ),
+    warning!(
+        "the address space of this process (ulimit -v) has no room for the heap of a peer, {bytes} \
+         bytes; its memory is read through the kernel or in two copies, which is slower; a smaller \
+         heap_bytes (CROSSTIE_HEAP_BYTES) on all ranks of this host leaves room"
     );
 }
 
 /// What peers read cannot be kept from being written by them.
 pub(in crate::host) fn not_sealed(errno: Errno) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if is_first(&SAID) {
-        say_of(
-            Level::Warning,
-            format_args!(
-                "peers of this host could write shared memory that they should only read: the \
-                 kernel cannot seal it ({errno}; Linux 5.1 can); if peers are not trusted, set \
-                 CROSSTIE_RAILS=tcp"
-            ),
-        );
-    }
-}
-
-fn key(peer: &Peer, cause: KeyCause) {
-    say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried));
-}
-
-fn local_version(peer: Peer) {
-    say_of(Level::Warning, format_args!("{}", ConnectError::LocalVersion(peer)));
-}
-
-fn user(peer: &Peer, cause: UserCause) {
-    say_of(Level::Warning, format_args!("shared memory is refused: {peer} {cause}"));
+    once!(warning!(
+        "peers of this host could write shared memory that they should only read: the kernel \
+         cannot seal it ({errno}; Linux 5.1 can); if peers are not trusted, set CROSSTIE_RAILS=tcp"
+    ));
 }
 
 /// What the kernel has granted at open, it refuses now.
 fn shared_refused(code: i32) {
     let errno = Errno(code);
     let why: &dyn fmt::Display = if code == 0 { &"not permitted" } else { &errno };
-    say_of(
-        Level::Warning,
-        format_args!(
-            "shared memory: the kernel granted it when this endpoint was opened, and refuses it \
-             now ({why}), as a filter of system calls does; peers of this host are reached over \
-             TCP, where both sides allow it"
-        ),
+    warning!(
+        "shared memory: the kernel granted it when this endpoint was opened, and refuses it now \
+         ({why}), as a filter of system calls does; peers of this host are reached over TCP, where \
+         both sides allow it"
     );
 }
 
 fn turned_away(why: &ConnectError) {
-    say_of(Level::Warning, format_args!("a peer was turned away: {why}"));
+    warning!("a peer was turned away: {why}");
 }
 
 /// A peer of another version; it hears the same.
 fn version_refused(from: &Tried, theirs: u16) {
-    say_of(
-        Level::Warning,
-        format_args!("a peer{from} was refused: {}", ConnectError::Version(theirs)),
-    );
+    warning!("a peer{from} was refused: {}", ConnectError::Version(theirs));
 }
 
 /// Small packets pass and large ones do not: once per process, as the next stall is as the last.
 fn large_lost(peer: &Peer, lane: u8, packet_bytes: u32) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !is_first(&SAID) {
-        return;
-    }
-    say_of(
-        Level::Warning,
-        format_args!(
-            "rail {lane} to {peer}: large packets are lost and small ones pass; the MTU of the \
-             path is probably smaller than the {packet_bytes} bytes that this host sends; set the \
-             same MTU on both hosts and all switches between them"
-        ),
-    );
+    once!(warning!(
+        "rail {lane} to {peer}: large packets are lost and small ones pass; the MTU of the path is \
+         probably smaller than the {packet_bytes} bytes that this host sends; set the same MTU on \
+         both hosts and all switches between them"
+    ));
 }
 
 fn pair_awaited(peer: &Peer, lane: u8, silent: Span) {
-    say_of(
-        Level::Info,
-        format_args!(
-            "rail {lane} to {peer} is not connected yet: the peer has not answered for {} ms; its \
-             port is down or refuses (see its log), or its program does not call the library",
-            silent.0 / 1_000_000
-        ),
+    info!(
+        "rail {lane} to {peer} is not connected yet: the peer has not answered for {} ms; its port \
+         is down or refuses (see its log), or its program does not call the library",
+        silent.0 / 1_000_000
     );
 }
 
@@ -209,12 +176,11 @@ pub(in crate::host) fn say_of(level: Level, text: fmt::Arguments<'_>) {
 }
 
 pub(super) fn say_by(say: fn(Level, &str), level: Level, text: fmt::Arguments<'_>) {
-    let mut bytes = [0; SENTENCE_BYTES_MAX];
+    let mut bytes = [0; log::TEXT_BYTES_MAX];
     let mut buffer = TextBuffer::new(&mut bytes);
     let _ = buffer.write_fmt(text);
-    let length = buffer.length();
     // a peer's name is printable ASCII, so that a cut leaves whole characters
-    say(level, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
+    say(level, buffer.text());
 }
 
 /// Once per connection, for those who want to know what is going on.
@@ -235,10 +201,10 @@ fn tell(note: Note) {
             };
             let others = if pairs != 0 { ", those over TCP" } else { ", those behind the first" };
             let several = Several { lanes, side, all_tcp: rail == "tcp", others };
-            say_of(Level::Info, format_args!("{how} {peer} over {rail}{several}{}", peer.tried));
+            info!("{how} {peer} over {rail}{several}{}", peer.tried);
         }
         Note::Closed(peer) => {
-            say_of(Level::Info, format_args!("closed a connection with {peer}{}", peer.tried));
+            info!("closed a connection with {peer}{}", peer.tried);
         }
         Note::Stranger(_)
         | Note::Key(..)
@@ -297,12 +263,9 @@ pub(in crate::host) fn listening(handle: &ListenHandle) {
     }
     say_heard(Level::Info, format_args!("listening{local}{at}"));
     if at.is_own_host() && is_first(&OWN_HOST_SAID) {
-        say_of(
-            Level::Warning,
-            format_args!(
-                "listening{at} alone: other hosts cannot connect; no other interface that is up \
-                 and chosen (CROSSTIE_SOCKET_IFNAME) has an address, link-local IPv6 ones aside"
-            ),
+        warning!(
+            "listening{at} alone: other hosts cannot connect; no other interface that is up and \
+             chosen (CROSSTIE_SOCKET_IFNAME) has an address, link-local IPv6 ones aside"
         );
     }
 }
@@ -321,13 +284,10 @@ pub(in crate::host) fn opened(
 
 /// A connection was closed although messages of requests that have ended were still on their way.
 pub(in crate::host) fn closed_on_messages(peer: &str, waited: Span) {
-    say_of(
-        Level::Warning,
-        format_args!(
-            "the connection with {peer} was closed while messages were still on their way after {} \
-             ms; they may be lost, although their requests have ended",
-            waited.0 / 1_000_000
-        ),
+    warning!(
+        "the connection with {peer} was closed while messages were still on their way after {} ms; \
+         they may be lost, although their requests have ended",
+        waited.0 / 1_000_000
     );
 }
 
@@ -396,56 +356,37 @@ pub(in crate::host) fn gpu_beside_ports(number: u32, why: &dyn fmt::Display) {
 
 /// An endpoint was closed while a GPU copies.
 pub(in crate::host) fn gpu_copies_left() {
-    say_of(
-        Level::Warning,
-        format_args!("a GPU's copies do not end; what they may touch stays mapped"),
-    );
+    warning!("a GPU's copies do not end; what they may touch stays mapped");
 }
 
 /// What a GPU was told to copy does not end.
 pub(in crate::host) fn gpu_copies_overdue(number: usize) {
-    say_of(
-        Level::Warning,
-        format_args!(
-            "GPU {number}: copies have not ended for 3 s, and their messages wait; a kernel or a \
-             call of the program may hold the copy engine, or the GPU hangs"
-        ),
+    warning!(
+        "GPU {number}: copies have not ended for 3 s, and their messages wait; a kernel or a call \
+         of the program may hold the copy engine, or the GPU hangs"
     );
 }
 
 /// Memory of a GPU is not registered.
 pub(in crate::host) fn gpu_memory_refused(address: u64, bytes: u64, why: &dyn fmt::Display) {
-    say_of(
-        Level::Warning,
-        format_args!("{bytes} bytes at {address:#x} are not registered as memory of a GPU: {why}"),
-    );
+    warning!("{bytes} bytes at {address:#x} are not registered as memory of a GPU: {why}");
 }
 
 /// Memory of a GPU that peers cannot map is registered; said once per process.
 pub(in crate::host) fn gpu_memory_private(address: u64, bytes: u64, why: &dyn fmt::Display) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !is_first(&SAID) {
-        return;
-    }
-    say_of(
-        Level::Info,
-        format_args!(
-            "{bytes} bytes of a GPU at {address:#x} have no handle for other processes ({why}): \
-             what peers of this host copy out of them goes through memory of the host; use \
-             cudaMalloc, ncclMemAlloc, or cuMemCreate with \
-             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR for copies by copy engine"
-        ),
-    );
+    once!(info!(
+        "{bytes} bytes of a GPU at {address:#x} have no handle for other processes ({why}): what \
+         peers of this host copy out of them goes through memory of the host; use cudaMalloc, \
+         ncclMemAlloc, or cuMemCreate with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR for copies by \
+         copy engine"
+    ));
 }
 
 /// Memory of a GPU was passed as memory of the host.
 pub(in crate::host) fn memory_of_gpu_refused(address: u64, bytes: u64) {
-    say_of(
-        Level::Warning,
-        format_args!(
-            "{bytes} bytes at {address:#x} are not registered as memory of the host: it is \
-             memory of a GPU: register it with XTIE_MEMORY_CUDA"
-        ),
+    warning!(
+        "{bytes} bytes at {address:#x} are not registered as memory of the host: it is memory of a \
+         GPU: register it with XTIE_MEMORY_CUDA"
     );
 }
 

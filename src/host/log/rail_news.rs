@@ -3,7 +3,7 @@
 
 extern crate std;
 
-use super::news::{say_heard, say_of};
+use super::news::{say_heard, warning};
 use crate::base::units::Span;
 use crate::host::life::known::ConnectionRail;
 use crate::host::log::Level;
@@ -143,22 +143,19 @@ pub(in crate::host) fn rail_first(at: &RailAt<'_>) {
 pub(in crate::host) fn packets_tell(at: &RailAt<'_>, packets: Option<Packets>) {
     let Some(Packets { ours_bytes, theirs_bytes }) = packets else { return };
     if ours_bytes != theirs_bytes {
-        say_of(
-            Level::Warning,
-            format_args!(
-                "{at} has packets of {} bytes: the MTU of this side's port is {ours_bytes}, that \
-                 of the peer's {theirs_bytes}",
-                ours_bytes.min(theirs_bytes)
-            ),
+        warning!(
+            "{at} has packets of {} bytes: the MTU of this side's port is {ours_bytes}, that of \
+             the peer's {theirs_bytes}",
+            ours_bytes.min(theirs_bytes)
         );
     }
 }
 
 /// A rail was lost. What the device has told of a queue pair is a line of its own.
 pub(in crate::host) fn rail_lost(at: &RailAt<'_>, loss: &Loss) {
-    say_of(Level::Warning, format_args!("{at} {loss}"));
+    warning!("{at} {loss}");
     if let Some(error) = loss.error.filter(|_| !loss.is_told()) {
-        say_of(Level::Warning, format_args!("rail {}: {error}", at.lane));
+        warning!("rail {}: {error}", at.lane);
     }
 }
 
@@ -166,7 +163,7 @@ pub(in crate::host) fn rail_lost(at: &RailAt<'_>, loss: &Loss) {
 /// told of the loss is told of its end.
 pub(in crate::host) fn rail_back(at: &RailAt<'_>, away_ms: u64, is_new: bool) {
     let again = if is_new { "" } else { " again" };
-    say_of(Level::Warning, format_args!("{at} carries bytes{again}, after {away_ms} ms"));
+    warning!("{at} carries bytes{again}, after {away_ms} ms");
 }
 
 #[cfg(test)]
@@ -175,11 +172,12 @@ mod tests {
     use crate::connect::Note;
     use crate::host::log::news::note;
     use crate::host::log::sink_set;
+    use crate::memory::locked;
     use crate::provider::libfabric;
     use crate::provider::vendor::{Breach, port as vendor};
     use std::string::String;
     use std::string::ToString;
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::Mutex;
 
     const LOST: Loss = Loss {
         rail: ConnectionRail::Tcp,
@@ -250,12 +248,12 @@ mod tests {
     fn a_peer_turned_away_for_want_of_descriptors_is_said_with_the_limit() {
         static SAID: Mutex<String> = Mutex::new(String::new());
         fn keep(_: usize, _: Level, text: &str) {
-            SAID.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+            locked(&SAID).push_str(text);
         }
         sink_set(Some((keep, 0)));
         note(Note::Descriptors(4321));
         sink_set(None);
-        let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = locked(&SAID);
         assert!(said.contains("no more than 4321 file descriptors"), "{said}");
     }
 }

@@ -10,12 +10,12 @@ use crate::base::units::Span as Time;
 use crate::host::MemoryOptions;
 use crate::host::group::board::Board;
 use crate::host::group::{Group, GroupOptions};
-use crate::memory::Reserve;
 use crate::memory::probe::clock_ns;
+use crate::memory::{Reserve, locked};
 use crate::window::Limits;
 use crate::wire::handle::HANDLE_BYTES;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::yield_now;
 
 /// Bits of the row in the number of a request.
@@ -49,13 +49,13 @@ impl Seat {
         if self.wanted.load(Ordering::Relaxed) != 0 {
             yield_now(); // a hint alone: the lock orders
         }
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.core)
     }
 
     /// The core, for a call that is made once.
     fn enter(&self) -> MutexGuard<'_, Core> {
         self.wanted.fetch_add(1, Ordering::Relaxed);
-        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let core = locked(&self.core);
         self.wanted.fetch_sub(1, Ordering::Relaxed);
         core
     }
@@ -144,7 +144,7 @@ impl Comm {
         place: (u64, u64),
         options: &MemoryOptions,
     ) -> Result<Memory, RmaError> {
-        let _alone = self.collective.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = locked(&self.collective);
         // SAFETY: this function's contract.
         let mut exchange = unsafe { self.seat.enter().register(place, options) }?;
         let deadline_ns = clock_ns().saturating_add(self.timeout.0);

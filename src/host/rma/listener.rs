@@ -7,10 +7,10 @@ use crate::base::units::Bytes;
 use crate::connect::ListenerId;
 use crate::host::Endpoint;
 use crate::host::options::Options;
-use crate::memory::Reserve;
+use crate::memory::{Reserve, locked};
 use crate::transport::Limits;
 use crate::wire::handle::HANDLE_BYTES;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Most ranks. The endpoint is opened before the user says how many there are; what is not used of
 /// its block is address space alone.
@@ -92,7 +92,7 @@ impl Listener {
 
     /// The endpoint, for the one communicator that connects by it.
     pub(super) fn take(&self) -> Result<(Opened, ListenerId), RmaError> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = locked(&self.waiting);
         waiting.take().ok_or(RmaError::Argument("a listener that has connected before"))
     }
 }

@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::comm::Seat;
+use crate::host::group::doze;
 use crate::memory::{Errno, threads};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +15,6 @@ use std::time::Duration;
 const NAP: Duration = Duration::from_millis(1);
 /// Steps without an event before the thread sleeps.
 const IDLE_MAX: u32 = 256;
-/// How long it sleeps at most: its end is seen by then.
-const SLEEP_MS: i32 = 10;
 
 /// The thread, `crosstie-rma`.
 pub(super) struct Tender {
@@ -65,11 +64,4 @@ fn tend(seat: &Seat, stop: &AtomicBool) {
             None => yield_now(),
         }
     }
-}
-
-/// Sleeps until something happens at an endpoint whose descriptor was armed, or a moment is over.
-fn doze(fd: i32) {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure, which lives until the call returns.
-    unsafe { libc::poll(&mut poll, 1, SLEEP_MS) };
 }

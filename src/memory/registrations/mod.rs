@@ -16,8 +16,8 @@
 //! says so by [`Memory::identity`]. A registration of the same addresses with another identity is
 //! of memory that is gone: no lookup finds it, and it stays for its holders alone.
 //!
-//! A registration that came with a dma-buf keeps a descriptor of its own. So it can be made again
-//! ([`Registrations::renew`]) when a rail comes back, whatever its owner has closed.
+//! A registration that came with a dma-buf keeps a descriptor of its own. So a rail that comes back
+//! can make it again, whatever its owner has closed.
 //!
 //! Everything is in memory of the caller, as much as [`Registrations::bytes`] says; nothing is
 //! allocated. Full is an answer.
@@ -31,10 +31,11 @@ use crate::base::ranges::{CountedRanges, CountedSlot, Released, Span, Stale};
 use crate::base::slab::Handle;
 use crate::base::units::Bytes;
 use crate::fabric::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};
+use crate::memory::locked;
 use descriptor::Descriptors;
 extern crate std;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Most rails, each with a key of its own.
 pub const RAILS_MAX: usize = 8;
@@ -213,13 +214,6 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         }
     }
 
-    /// The registration of the very same pages, without holding it: for a caller that knows of a
-    /// holder. Any thread.
-    pub fn find(&self, memory: &Memory<'_>) -> Option<Handle> {
-        let span = self.span_of(memory).ok()?;
-        self.lock().ranges.find(&span)
-    }
-
     /// Keys of a registration that the caller holds.
     pub fn keys(&self, handle: Handle) -> Option<Keys> {
         let table = self.lock();
@@ -263,53 +257,8 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         }
     }
 
-    /// The memory there is gone, or about to be: what is registered of it is found no more, and
-    /// stays for its holders alone. For memory whose uses have no identities.
-    pub fn invalidate(&self, region: &Region) {
-        let mut table = self.lock();
-        let end = region.address.saturating_add(region.length.0);
-        let span = Span { start: region.address, end, ..Span::default() };
-        while let Some((handle, _)) = table.ranges.overlapping(&span, 0) {
-            table.ranges.withdraw(handle);
-        }
-    }
-
-    /// Registers everything that is held anew on one rail, which has come back: `register` gives
-    /// its new key. Left out are registrations that no lookup finds and that have no dma-buf: their
-    /// addresses may be other memory's. Stops at the first that is refused, and else says how many
-    /// were made.
-    pub fn renew(
-        &self,
-        rail: usize,
-        mut register: impl FnMut(&mut R, &Pages<'_>) -> Result<RailKey, RegisterError>,
-    ) -> Result<usize, RegisterError> {
-        let Table { ranges, beside, registrar, descriptors } = &mut *self.lock();
-        let mut made = 0;
-        for handle in ranges.all().filter(|handle| ranges.held(*handle) != Some(0)) {
-            let Some(span) = ranges.span(handle) else { continue };
-            let beside = &mut beside[handle.index as usize];
-            let pages = pages(handle, &span, beside, descriptors);
-            if pages.dmabuf.is_none() && !ranges.is_published(handle) {
-                continue;
-            }
-            beside.keys[rail] = register(registrar, &pages)?;
-            made += 1;
-        }
-        Ok(made)
-    }
-
-    /// How many registrations there are, those that leave included.
-    pub fn count(&self) -> usize {
-        self.lock().ranges.all().count()
-    }
-
-    /// Tries again to deregister what leaves; says how many are left.
-    pub fn sweep(&self) -> usize {
-        self.lock().leave_all()
-    }
-
     fn lock(&self) -> MutexGuard<'_, Table<'m, R>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.table)
     }
 
     fn span_of(&self, memory: &Memory<'_>) -> Result<Span, AcquireError> {
@@ -403,19 +352,5 @@ impl<R: Registrar> Table<'_, R> {
             }
         }
         busy
-    }
-}
-
-impl<R> Registrations<'_, R> {
-    /// The registrar, and everything that it had registered and no holder gave back: for teardown,
-    /// when no thread uses the cache any more. Descriptors are closed.
-    pub fn close(self, mut forget: impl FnMut(&mut R, &Keys)) -> R {
-        let table = self.table.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let Table { ranges, beside, mut registrar, mut descriptors } = table;
-        for handle in ranges.all() {
-            forget(&mut registrar, &beside[handle.index as usize].keys);
-            descriptors.close(handle.index);
-        }
-        registrar
     }
 }

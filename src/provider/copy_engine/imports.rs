@@ -6,9 +6,9 @@
 extern crate std;
 
 use super::note::Exporter;
-use crate::memory::WakeFd;
+use crate::memory::{WakeFd, locked};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::vec::Vec;
 
 /// Regions of peers that may be mapped at a time, by one endpoint.
@@ -81,10 +81,6 @@ impl Default for Imports {
     fn default() -> Imports {
         Imports::new()
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Imports {

@@ -6,8 +6,9 @@ use super::imports::Imports;
 use super::lanes::{Cells, Lanes};
 use super::note::Exporter;
 use crate::base::units::Instant;
+use crate::memory::locked;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// GPUs that one process may use.
@@ -107,9 +108,4 @@ impl Shared {
             lanes.flush();
         }
     }
-}
-
-/// The streams of one GPU.
-fn locked(lanes: &Mutex<Lanes>) -> MutexGuard<'_, Lanes> {
-    lanes.lock().unwrap_or_else(PoisonError::into_inner)
 }

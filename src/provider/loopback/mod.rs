@@ -52,8 +52,6 @@ pub struct Limits {
 /// Why a pair could not be opened. Nothing was changed.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum OpenError {
-    /// Fewer than two peers are free.
-    Full,
     /// One of the indices is open already, or both are the same.
     InUse,
     /// An index lies beyond [`Limits::peers_max`].
@@ -75,16 +73,6 @@ impl<'m> Loopback<'m> {
     /// A loopback without peers. *Panics* when `limits.jobs` is no power of two.
     pub fn open(limits: Limits, carver: &mut Carver<'m>) -> Result<Loopback<'m>, BlockTooSmall> {
         Ok(Loopback { tables: Tables::carve(limits, carver)? })
-    }
-
-    /// Joins the first two free peers.
-    pub fn peer_open_pair(&mut self) -> Result<(PeerIndex, PeerIndex), OpenError> {
-        let mut free = self.tables.free_peers();
-        let pair = free.next().zip(free.next());
-        drop(free);
-        let (first, second) = pair.ok_or(OpenError::Full)?;
-        self.peer_open_at(first, second)?;
-        Ok((first, second))
     }
 
     /// Joins two given peers.

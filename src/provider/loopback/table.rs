@@ -167,11 +167,6 @@ impl<'m> Tables<'m> {
         (peer.as_usize(), self.partner(peer.as_usize()))
     }
 
-    pub(super) fn free_peers(&self) -> impl Iterator<Item = PeerIndex> {
-        let closed = |(_, peer): &(usize, &Peer)| peer.state == State::Closed;
-        self.peers.iter().enumerate().filter(closed).map(|(index, _)| PeerIndex(index as u32))
-    }
-
     pub(super) fn join(&mut self, a: usize, b: usize) {
         for (peer, partner) in [(a, b), (b, a)] {
             let free = self.slots_free_all(peer);

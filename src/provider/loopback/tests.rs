@@ -30,18 +30,18 @@ fn pairs_open_at_free_indices_only() {
     let mut block = HeapBlock::new(Loopback::bytes(LIMITS));
     let mut rail = Loopback::open(LIMITS, &mut block.carver()).unwrap();
     rail.peer_open_at(PeerIndex(2), PeerIndex(0)).unwrap();
-    assert_eq!(rail.peer_open_pair(), Err(OpenError::Full));
     assert_eq!(rail.peer_open_at(PeerIndex(1), PeerIndex(0)), Err(OpenError::InUse));
     assert_eq!(rail.peer_open_at(PeerIndex(1), PeerIndex(3)), Err(OpenError::Range));
     rail.peer_close(PeerIndex(2)).unwrap();
-    assert_eq!(rail.peer_open_pair(), Ok((PeerIndex(1), PeerIndex(2))));
+    assert_eq!(rail.peer_open_at(PeerIndex(1), PeerIndex(2)), Ok(()));
 }
 
 #[test]
 fn small_ops_wait_behind_a_large_copy_to_the_same_peer() {
     let mut block = HeapBlock::new(Loopback::bytes(LIMITS));
     let mut rail = Loopback::open(LIMITS, &mut block.carver()).unwrap();
-    let (a, b) = rail.peer_open_pair().unwrap();
+    let (a, b) = (PeerIndex(0), PeerIndex(1));
+    rail.peer_open_at(a, b).unwrap();
     let mut memory = vec![7u8; 20_000];
     let start = memory.as_mut_ptr() as u64;
     let region = Region { address: start, length: Bytes(20_000), kind: MemoryKind::Host };
@@ -67,7 +67,8 @@ fn small_ops_wait_behind_a_large_copy_to_the_same_peer() {
 fn reopened_peer_sees_nothing_of_its_predecessor() {
     let mut block = HeapBlock::new(Loopback::bytes(LIMITS));
     let mut rail = Loopback::open(LIMITS, &mut block.carver()).unwrap();
-    let (a, b) = rail.peer_open_pair().unwrap();
+    let (a, b) = (PeerIndex(0), PeerIndex(1));
+    rail.peer_open_at(a, b).unwrap();
     for id in 0..4 {
         rail.post(&send(a, id), NOW).unwrap();
     }
@@ -86,7 +87,8 @@ fn reopened_peer_sees_nothing_of_its_predecessor() {
 fn unknown_key_is_a_completion_and_blocks_the_close_until_reported() {
     let mut block = HeapBlock::new(Loopback::bytes(LIMITS));
     let mut rail = Loopback::open(LIMITS, &mut block.carver()).unwrap();
-    let (a, _) = rail.peer_open_pair().unwrap();
+    let a = PeerIndex(0);
+    rail.peer_open_at(a, PeerIndex(1)).unwrap();
     let target = RemoteSpan { key: RailKey(1 << 32), address: 64 };
     let kind = OpKind::Add { target, value: 1 };
     assert_eq!(rail.post(&Op { id: OpId(9), peer: a, kind }, NOW), Ok(Posted::Pending));
@@ -104,7 +106,8 @@ fn unknown_key_is_a_completion_and_blocks_the_close_until_reported() {
 fn failure_behind_a_fence_spares_the_next_connection_of_the_other_end() {
     let mut block = HeapBlock::new(Loopback::bytes(LIMITS));
     let mut rail = Loopback::open(LIMITS, &mut block.carver()).unwrap();
-    let (a, b) = rail.peer_open_pair().unwrap();
+    let (a, b) = (PeerIndex(0), PeerIndex(1));
+    rail.peer_open_at(a, b).unwrap();
     let stranger = PeerIndex(2);
     let kind = OpKind::Fence { generation: RailGeneration(1) };
     rail.post(&Op { id: OpId(1), peer: a, kind }, NOW).unwrap();

@@ -105,6 +105,21 @@ impl PortDomain<'_> {
         }
     }
 
+    /// Registers memory, for payload and control words.
+    ///
+    /// # Safety
+    /// - as [`Domain::register`].
+    pub unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
+        match self {
+            // SAFETY: this function's contract.
+            PortDomain::Verbs(domain) => unsafe { domain.register(region) },
+            // SAFETY: as above.
+            PortDomain::Libfabric(domain) => unsafe { domain.register(region) },
+            // SAFETY: as above.
+            PortDomain::Vendor(domain) => unsafe { domain.register(region) },
+        }
+    }
+
     /// Whether it may register memory of GPUs by its address.
     pub fn takes_gpu_addresses(&self) -> bool {
         match self {
@@ -129,27 +144,6 @@ impl PortDomain<'_> {
         match self {
             PortDomain::Verbs(domain) => domain.deregister(key),
             PortDomain::Libfabric(domain) => domain.deregister_soon(key),
-            PortDomain::Vendor(domain) => domain.deregister(key),
-        }
-    }
-}
-
-impl Domain for PortDomain<'_> {
-    unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
-        match self {
-            // SAFETY: this function's contract.
-            PortDomain::Verbs(domain) => unsafe { domain.register(region) },
-            // SAFETY: as above.
-            PortDomain::Libfabric(domain) => unsafe { domain.register(region) },
-            // SAFETY: as above.
-            PortDomain::Vendor(domain) => unsafe { domain.register(region) },
-        }
-    }
-
-    fn deregister(&self, key: RailKey) -> Result<(), DeregisterError> {
-        match self {
-            PortDomain::Verbs(domain) => domain.deregister(key),
-            PortDomain::Libfabric(domain) => domain.deregister(key),
             PortDomain::Vendor(domain) => domain.deregister(key),
         }
     }

@@ -5,7 +5,7 @@
 //! port of any kind.
 
 use super::port::{PortConfig, PortDomain, PortLimits, PortRail};
-use super::port_error::{PortError, PortOpenError, PortPeerError};
+use super::port_error::{PortOpenError, PortPeerError};
 use super::port_words::Complaint;
 use super::seats::{Due, LOOK, Later, Seats};
 use super::{ON_PORT, RailSet};
@@ -15,7 +15,6 @@ use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{Completion, OpError, OpId, PostError, Posted, RailKey};
 use crate::memory::{Alarm, Reserve};
 use crate::provider::verbs::companion::{Companion, CompanionError, Flushing};
-use crate::provider::verbs::mtu::Packets;
 use crate::wire::pair::LaneEnd;
 
 /// How long a sleeper looks for nothing, doubled with each sleep that nothing has ended.
@@ -228,30 +227,19 @@ impl<'m> RailSet<'m> {
     }
 
     /// The port that a peer is on, and how it numbers the peer.
-    fn on_port(&self, peer: PeerIndex) -> Option<(&PortRail<'m>, PeerIndex)> {
+    pub fn port_end(&self, peer: PeerIndex) -> Option<(&PortRail<'m>, PeerIndex)> {
         Some((self.port(self.port_of(peer)?)?, self.number(peer)))
     }
 
-    fn on_port_mut(&mut self, peer: PeerIndex) -> Option<(&mut PortRail<'m>, PeerIndex)> {
+    /// The same, to be changed.
+    pub fn port_end_mut(&mut self, peer: PeerIndex) -> Option<(&mut PortRail<'m>, PeerIndex)> {
         let (place, number) = (self.port_of(peer)?, self.number(peer));
         Some((&mut self.ports.get_mut(place)?.rail, number))
     }
 
-    /// What broke the queue pair of a peer, while it is not detached.
-    pub fn error(&self, peer: PeerIndex) -> Option<PortError> {
-        let (rail, number) = self.on_port(peer)?;
-        rail.error(number)
-    }
-
-    /// How long the packets of a peer on a port of RDMA are; see [`PortRail::packets`].
-    pub fn packets(&self, peer: PeerIndex) -> Option<Packets> {
-        let (rail, number) = self.on_port(peer)?;
-        rail.packets(number)
-    }
-
     /// Whether something that was posted to a living peer has not reached its host yet.
     pub fn is_undelivered(&mut self, peer: PeerIndex) -> bool {
-        match self.on_port_mut(peer) {
+        match self.port_end_mut(peer) {
             Some((rail, number)) => rail.is_undelivered(number),
             None => self.is_tcp_undelivered(peer),
         }
@@ -259,7 +247,7 @@ impl<'m> RailSet<'m> {
 
     /// The same of messages alone; of a port, of all.
     pub fn is_message_undelivered(&mut self, peer: PeerIndex) -> bool {
-        match self.on_port_mut(peer) {
+        match self.port_end_mut(peer) {
             Some((rail, number)) => rail.is_undelivered(number),
             None => self.tcp_of(peer).is_some_and(|tcp| tcp.is_message_undelivered(peer)),
         }
@@ -267,7 +255,7 @@ impl<'m> RailSet<'m> {
 
     /// See [`PortRail::is_awaiting`].
     pub fn is_awaiting(&mut self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
-        match self.on_port_mut(peer) {
+        match self.port_end_mut(peer) {
             Some((rail, number)) => rail.is_awaiting(number, awaits),
             None => self.is_tcp_undelivered(peer),
         }
@@ -407,13 +395,6 @@ impl<'m> RailSet<'m> {
         })
     }
 
-    /// It has.
-    pub fn peer_polls(&mut self, peer: PeerIndex) {
-        if let Some((rail, number)) = self.on_port_mut(peer) {
-            rail.peer_polls(number);
-        }
-    }
-
     /// Begins a flush of what a port has written to memory of ours; a vendor's rail has none.
     pub fn flush_begin(
         &mut self,
@@ -452,21 +433,5 @@ impl<'m> RailSet<'m> {
             Some(PortRail::Vendor(_)) | None => (0, 0),
         };
         (RailGeneration(before + 1), RailGeneration(through))
-    }
-
-    /// See [`PortRail::hear_begin`].
-    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
-        self.on_port_mut(peer).is_some_and(|(rail, number)| rail.hear_begin(number))
-    }
-
-    /// See [`PortRail::is_heard`].
-    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
-        let (rail, number) = self.on_port(peer)?;
-        rail.is_heard(number)
-    }
-
-    /// See [`PortRail::has_answered`].
-    pub fn has_answered(&self, peer: PeerIndex) -> bool {
-        self.on_port(peer).is_some_and(|(rail, number)| rail.has_answered(number))
     }
 }

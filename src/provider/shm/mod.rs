@@ -27,7 +27,6 @@ pub mod domain;
 pub mod held;
 pub mod layout;
 pub mod ops;
-pub mod pair;
 mod peer;
 pub mod provider;
 mod pull;

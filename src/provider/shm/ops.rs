@@ -6,12 +6,12 @@ use super::record::LINE;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::regions::RegionTable;
 use crate::base::slab::Handle;
-use crate::fabric::{Completion, LocalSpan, OpError, OpErrorKind, OpId, RemoteSpan};
+use crate::fabric::{Completion, LocalSpan, OpId, RemoteSpan};
 use crate::provider::events::Events;
 use crate::provider::notes::Notes;
 use crate::provider::ops::{self, Linked};
 
-pub use crate::provider::ops::List;
+pub use crate::provider::ops::{List, Outcome};
 
 /// What an entry is.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -43,23 +43,6 @@ pub enum Way {
     Ring = 3,
     /// The same, asked for.
     RingAsked = 4,
-}
-
-/// How an op ended.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-#[repr(u8)]
-pub enum Outcome {
-    /// Well.
-    #[default]
-    Success = 0,
-    /// [`OpErrorKind::PeerDown`].
-    PeerDown = 1,
-    /// [`OpErrorKind::Key`].
-    Key = 2,
-    /// [`OpErrorKind::Canceled`].
-    Canceled = 3,
-    /// [`OpErrorKind::Fabric`].
-    Fabric = 4,
 }
 
 /// One op.
@@ -113,15 +96,7 @@ impl Entry {
             let generation = RailGeneration(self.value as u32);
             return Completion::Fenced { peer, id, generation };
         }
-        let error = |kind| Err(OpError { kind, code: self.code });
-        let result = match self.outcome {
-            Outcome::Success => Ok(()),
-            Outcome::PeerDown => error(OpErrorKind::PeerDown),
-            Outcome::Key => error(OpErrorKind::Key),
-            Outcome::Canceled => error(OpErrorKind::Canceled),
-            Outcome::Fabric => error(OpErrorKind::Fabric),
-        };
-        Completion::Done { peer, id, result }
+        Completion::Done { peer, id, result: self.outcome.result(self.code) }
     }
 }
 

@@ -2,35 +2,10 @@
 #![forbid(unsafe_code)]
 
 use crate::base::ids::{PeerIndex, RailGeneration};
-use crate::fabric::{Completion, OpError, OpErrorKind, OpId};
+use crate::fabric::{Completion, OpId};
 use crate::provider::ops::{self, Linked};
 
-pub use crate::provider::ops::List;
-
-/// How an op ended.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-#[repr(u8)]
-pub enum Outcome {
-    /// Well.
-    #[default]
-    Success = 0,
-    /// [`OpErrorKind::PeerDown`].
-    PeerDown = 1,
-    /// [`OpErrorKind::Key`].
-    Key = 2,
-    /// [`OpErrorKind::Canceled`].
-    Canceled = 3,
-}
-
-impl From<OpErrorKind> for Outcome {
-    fn from(kind: OpErrorKind) -> Outcome {
-        match kind {
-            OpErrorKind::Key => Outcome::Key,
-            OpErrorKind::Canceled => Outcome::Canceled,
-            OpErrorKind::PeerDown | OpErrorKind::Fabric => Outcome::PeerDown,
-        }
-    }
-}
+pub use crate::provider::ops::{List, Outcome};
 
 /// One op. Zeroed: a write without bytes.
 #[derive(Copy, Clone, Default, Debug)]
@@ -66,14 +41,7 @@ impl Entry {
         if self.is_fence {
             return Completion::Fenced { peer, id, generation: RailGeneration(self.generation) };
         }
-        let error = |kind| Err(OpError { kind, code: self.code });
-        let result = match self.outcome {
-            Outcome::Success => Ok(()),
-            Outcome::PeerDown => error(OpErrorKind::PeerDown),
-            Outcome::Key => error(OpErrorKind::Key),
-            Outcome::Canceled => error(OpErrorKind::Canceled),
-        };
-        Completion::Done { peer, id, result }
+        Completion::Done { peer, id, result: self.outcome.result(self.code) }
     }
 }
 

@@ -76,7 +76,6 @@ enum Operation {
     Release { which: usize },
     Busy { key: u64 },
     Idle,
-    Invalidate { page: u64 },
     Sweep,
 }
 
@@ -89,14 +88,8 @@ fn operation(dice: &mut impl FnMut(u64) -> u64) -> Operation {
         }
         4..=6 => Operation::Release { which: dice(64) as usize },
         7 => Operation::Busy { key: 1 + dice(200) },
-        8 => {
-            if dice(2) == 0 {
-                Operation::Idle
-            } else {
-                Operation::Sweep
-            }
-        }
-        _ => Operation::Invalidate { page: dice(PAGES) },
+        8 => Operation::Idle,
+        _ => Operation::Sweep,
     }
 }
 
@@ -132,16 +125,10 @@ fn apply(
             oracle.busy.clear();
             cache.lock().registrar.busy.clear();
         }
-        Operation::Invalidate { page } => {
-            let gone = memory(page * PAGE + 1, 1, 0).region;
-            let overlaps = |k: &Known| k.start <= gone.address && gone.address < k.end;
-            oracle.all.iter_mut().filter(|k| overlaps(k)).for_each(|k| k.found = false);
-            cache.invalidate(&gone);
-        }
         Operation::Sweep => {
             oracle.leave();
             let left = oracle.all.iter().filter(|k| k.holders == 0).count();
-            assert_eq!(cache.sweep(), left);
+            assert_eq!(cache.lock().leave_all(), left);
         }
     }
 }
@@ -151,11 +138,11 @@ fn compare(cache: &Registrations<'_, Rails>, oracle: &Oracle) {
     keys.sort_unstable();
     let live: Vec<u64> = cache.lock().registrar.live.keys().copied().collect();
     assert_eq!(live, keys);
-    assert_eq!(cache.count(), keys.len());
+    assert_eq!(count(cache), keys.len());
     for identity in 0..IDENTITIES {
         for page in 0..PAGES {
             for pages in 1..=PAGES - page {
-                let found = cache.find(&memory(page * PAGE, pages * PAGE, identity));
+                let found = find(cache, &memory(page * PAGE, pages * PAGE, identity));
                 let found = found.map(|handle| cache.keys(handle).unwrap()[0].0 >> 8);
                 let at = oracle.find(page * PAGE, (page + pages) * PAGE, identity);
                 assert_eq!(found, at.map(|at| oracle.all[at].key), "{identity} {page} {pages}");

@@ -1,16 +1,12 @@
-//! Two connected providers in one process, for tests and tools.
+//! Two connected shared-memory providers in one process.
 
-extern crate std;
-
-use super::board::{HeapSpan, board_bytes};
-use super::layout::{RingSizes, rings_bytes};
-use super::peer::PeerSetup;
-use super::provider::{Limits, Shm, bytes};
-use super::view::SharedView;
-use crate::base::carve::Carver;
-use crate::base::carve::heap::HeapBlock;
-use crate::base::ids::PeerIndex;
-use crate::memory::{SharedHeap, WakeFd};
+use crosstie::base::carve::Carver;
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::ids::PeerIndex;
+use crosstie::memory::{SharedHeap, WakeFd};
+use crosstie::provider::shm::{
+    HeapSpan, Limits, PeerSetup, RingSizes, SharedView, Shm, board_bytes, bytes, rings_bytes,
+};
 use std::os::fd::AsRawFd;
 
 /// How the two reach each other's memory.
