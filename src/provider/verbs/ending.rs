@@ -1,7 +1,8 @@
 //! How peers end: by a failed request, by the side band, by a fence, by a close.
 
-use super::peer::{Down, Outcome, Peer, SENDS, State};
-use super::rail::{Kind, Name, Verbs};
+use super::completions::Kind;
+use super::peer::{Down, Receives, State};
+use super::rail::Verbs;
 use super::sys::abi::{RecvWr, SendWr};
 use super::sys::numbers as n;
 use crate::base::ids::PeerIndex;
@@ -46,29 +47,26 @@ impl Verbs<'_> {
         self.mark(index);
         // where a queue pair is in that state already, doing it again gives back what was posted
         // since; one that cannot be stopped is destroyed when its time is up
-        self.peers[index].is_stopped = self.queue_pair_stop(index).is_ok();
+        self.peers[index].draining.is_stopped = self.queue_pair_stop(index).is_ok();
     }
 
     fn mark(&mut self, index: usize) {
         let record = &mut self.peers[index];
-        let (generation, peer) = (record.generation, index as u16);
-        let name = |kind| Name { kind, generation, peer, at: 0 }.pack();
-        let qp = record.qp.as_mut().expect("a queue pair that is not closed");
+        let names =
+            [Kind::LastSend, Kind::LastReceive].map(|kind| record.name(index, kind, 0).pack());
         let mut send = SendWr {
-            wr_id: name(Kind::LastSend),
+            wr_id: names[0],
             opcode: n::WR_WRITE,
             send_flags: n::SEND_SIGNALED,
             ..SendWr::NOTHING
         };
         // SAFETY: one request without memory; the library copies it. A place is kept for it.
-        let sent = unsafe { qp.send(&mut send, false) };
-        let (next, sg_list) = (core::ptr::null_mut(), core::ptr::null_mut());
-        let wr_id = name(Kind::LastReceive);
-        let mut receive = RecvWr { wr_id, next, sg_list, num_sge: 0 };
+        let sent = unsafe { record.pair().send(&mut send, false) };
+        let mut receive = RecvWr { wr_id: names[1], ..RecvWr::NOTHING };
         // SAFETY: as above.
-        let received = unsafe { qp.receive(&mut receive) };
+        let received = unsafe { record.pair().receive(&mut receive) };
         // `bnxt_re` of before its rewrite refuses requests of a queue pair that has failed
-        record.is_unmarked = sent.is_err() || received.is_err();
+        record.draining.is_unmarked = sent.is_err() || received.is_err();
     }
 
     /// Goes on with every peer that is ending or being fenced.
@@ -91,11 +89,12 @@ impl Verbs<'_> {
     fn drain_on(&mut self, index: usize, is_empty: bool) {
         let (now, is_gone) = (self.now, self.health.lost_code == libc::ENODEV);
         let record = &mut self.peers[index];
-        let done = record.is_drained();
-        if !record.is_timed {
-            (record.is_timed, record.drains_since) = (true, now);
+        let draining = &mut record.draining;
+        let done = draining.is_done();
+        if !draining.is_timed {
+            (draining.is_timed, draining.since) = (true, now);
         }
-        let is_late = record.is_unmarked || now.since(record.drains_since) >= DRAIN;
+        let is_late = draining.is_unmarked || now.since(draining.since) >= DRAIN;
         let is_over = done || is_late && is_empty;
         if !is_over {
             return;
@@ -105,34 +104,16 @@ impl Verbs<'_> {
                 Ok(()) => {}
                 Err(kept) if !is_gone => {
                     record.qp = ManuallyDrop::new(Some(kept));
-                    (record.is_unmarked, record.drains_since) = (false, now);
+                    (draining.is_unmarked, draining.since) = (false, now);
                     return;
                 }
                 Err(gone) => core::mem::forget(gone), // the kernel has, with the device
             }
-            self.health.undrained += u32::from(!record.is_unmarked);
+            self.health.undrained += u32::from(!draining.is_unmarked);
         }
         record.state = State::Drained;
-        self.cut_off(index);
-    }
-
-    /// Ends what was accepted and has not ended: the device has nothing of it any more.
-    fn cut_off(&mut self, index: usize) {
-        let record = &mut self.peers[index];
         let error = record.cut_off();
-        while record.ended != record.next {
-            let place = index * SENDS as usize + (record.ended % SENDS) as usize;
-            let sent = &mut self.sent[place];
-            if let Some(region) = sent.pin.checked_sub(1) {
-                self.domain.release(region);
-            }
-            if sent.outcome == Outcome::Open {
-                sent.outcome =
-                    if sent.is_loud { Outcome::Loud(Err(error)) } else { Outcome::Quiet };
-            }
-            record.ended = record.ended.wrapping_add(1);
-        }
-        record.chained = 0;
+        record.sends.cut_off(&mut self.sent[index], &self.domain, error);
     }
 
     /// All ops but fences are reported: so are those now, and the end.
@@ -197,11 +178,11 @@ impl Verbs<'_> {
         self.ring(index);
         let record = &mut self.peers[index];
         self.endings -= u32::from(matches!(record.down, Down::Due(_)));
-        let held = if discard { 0 } else { record.held };
         self.queue_pair_close(index);
         let record = &mut self.peers[index];
-        *record = Peer::closed(held, record.generation, record.is_dirty);
+        *record = record.closed(record.generation);
         if discard {
+            record.receives = Receives::default();
             self.area.release(index);
         }
         self.peers_open -= 1;

@@ -1,9 +1,11 @@
 //! Taking completions and reporting what they say.
 
 use super::area::RECEIVES;
-use super::peer::{Outcome, SENDS, State};
-use super::rail::{Kind, Name, Verbs};
+use super::completions::{Kind, Name};
+use super::peer::State;
+use super::rail::Verbs;
 use super::report::ErrorReport;
+use super::sends::Outcome;
 use super::sys::abi::Wc;
 use super::sys::numbers as n;
 use crate::base::ids::PeerIndex;
@@ -59,10 +61,11 @@ impl Verbs<'_> {
             return; // of a queue pair that is gone
         }
         match (name.kind, wc.status) {
-            (Kind::LastSend, _) => record.drained_sends = true,
+            (Kind::LastSend, _) => record.draining.sends = true,
             // a queue pair that was not stopped may have received a word into it, and goes on
             (Kind::LastReceive, status) => {
-                record.drained_receives |= record.is_stopped || status == n::WC_WR_FLUSH_ERR;
+                record.draining.receives |=
+                    record.draining.is_stopped || status == n::WC_WR_FLUSH_ERR;
             }
             (Kind::Send, n::WC_SUCCESS) => {
                 self.ended_through(index, name.at);
@@ -77,29 +80,13 @@ impl Verbs<'_> {
     #[inline]
     fn ended_through(&mut self, index: usize, at: u32) {
         let record = &mut self.peers[index];
-        let count = at.wrapping_sub(record.ended).wrapping_add(1);
-        if count > SENDS {
-            return; // it was reported before
-        }
-        for n in 0..count {
-            let place = record.ended.wrapping_add(n) % SENDS;
-            let sent = &mut self.sent[index * SENDS as usize + place as usize];
-            record.unstaged = record.unstaged.wrapping_add(sent.staged);
-            if let Some(region) = sent.pin.checked_sub(1) {
-                self.domain.release(region);
-            }
-            sent.outcome = if sent.is_loud { Outcome::Loud(Ok(())) } else { Outcome::Quiet };
-        }
-        record.ended = at.wrapping_add(1);
-        record.heard = true;
+        record.looks.heard |= record.sends.end_through(&mut self.sent[index], &self.domain, at);
     }
 
     /// Reports sends that have ended. `false`: not all found room; the next poll goes on.
     pub(super) fn report(&mut self, index: usize, events: &mut Events) -> bool {
-        let record = &mut self.peers[index];
-        while record.reported != record.ended {
-            let place = (record.reported % SENDS) as usize;
-            let sent = &self.sent[index * SENDS as usize + place];
+        let (sends, ring) = (&mut self.peers[index].sends, &self.sent[index]);
+        while let Some(sent) = sends.oldest(ring) {
             if let Outcome::Loud(result) = sent.outcome {
                 if !events.has_room() {
                     self.owe(index);
@@ -107,9 +94,9 @@ impl Verbs<'_> {
                 }
                 let peer = PeerIndex(index as u32);
                 events.push(Completion::Done { peer, id: sent.id, result });
-                record.in_flight -= 1;
+                sends.in_flight -= 1;
             }
-            record.reported = record.reported.wrapping_add(1);
+            sends.skip();
         }
         true
     }
@@ -136,7 +123,7 @@ impl Verbs<'_> {
     pub(super) fn report_asides(&mut self, events: &mut Events) {
         while events.has_room() {
             let Some(aside) = self.asides.take_done() else { return };
-            self.peers[aside.peer.as_usize()].in_flight -= 1;
+            self.peers[aside.peer.as_usize()].sends.in_flight -= 1;
             events.push(aside.completion());
         }
     }
@@ -144,7 +131,7 @@ impl Verbs<'_> {
     #[inline]
     fn received(&mut self, index: usize, cell: u32, wc: &Wc, events: &mut Events) {
         let record = &mut self.peers[index];
-        record.heard = true;
+        record.looks.heard = true;
         if record.is_fenced || cell as usize >= RECEIVES {
             return;
         }
@@ -157,7 +144,7 @@ impl Verbs<'_> {
         let Some(length) = wc.byte_len.checked_sub(HEAD_BYTES as u32) else {
             return self.end(index, DownCause::Failed);
         };
-        record.held |= 1 << cell;
+        record.receives.hold(cell as usize);
         let mut head = [0; HEAD_BYTES];
         // SAFETY: a cell that the device has filled, and does not touch until it is posted again.
         unsafe { touch::copy_in(self.area.head(index, cell as usize) as u64, &mut head) };
@@ -171,7 +158,7 @@ impl Verbs<'_> {
         let local = self.gid;
         let record = &mut self.peers[index];
         let (status, vendor) = (wc.status, wc.vendor_err);
-        let report = ErrorReport { status, vendor, was_send, local, remote: record.gid };
+        let report = ErrorReport { status, vendor, was_send, local, remote: record.terms.gid };
         let is_flush = status == n::WC_WR_FLUSH_ERR;
         let says_more = match record.report {
             None => true,
@@ -181,15 +168,8 @@ impl Verbs<'_> {
             record.report = Some(report);
         }
         if was_send && !is_flush {
-            let at = |at: u32| index * SENDS as usize + (at % SENDS) as usize;
-            // data's error is that of the op, which its word stands for
-            let is_first = self.sent[at(name.at)].is_first;
-            let sent = &mut self.sent[at(name.at.wrapping_add(is_first.into()))];
-            if sent.outcome == Outcome::Open {
-                let error = OpError { kind: report.kind(), code: report.errno() };
-                sent.outcome =
-                    if sent.is_loud { Outcome::Loud(Err(error)) } else { Outcome::Quiet };
-            }
+            let error = OpError { kind: report.kind(), code: report.errno() };
+            record.sends.fail(&mut self.sent[index], name.at, error);
         }
         self.end(index, self.cause_of(&report));
     }

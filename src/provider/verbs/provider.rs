@@ -1,10 +1,10 @@
 //! [`Provider`] on top of the queue pairs.
 
-use super::area::{LAZY, RECEIVES, RECEIVES_KEPT};
+use super::VerbsDomain;
+use super::area::{LAZY, RECEIVES_KEPT};
 use super::peer::State;
 use super::poll::slot_parts;
 use super::rail::Verbs;
-use super::{VerbsDomain, poll};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
@@ -26,8 +26,8 @@ impl Verbs<'_> {
     fn payload(&self, peer: PeerIndex, slot: RecvSlot, offset: u64, length: u64) -> u64 {
         let (cell, whole) = slot_parts(slot);
         let whole = u64::from(whole);
-        let held = self.peers[peer.as_usize()].held;
-        assert!(cell < RECEIVES && held & 1 << cell != 0, "a receive slot that is held");
+        let is_held = self.peers[peer.as_usize()].receives.is_held(cell);
+        assert!(is_held, "a receive slot that is held");
         let fits = offset <= whole && length <= whole - offset;
         assert!(fits && whole <= self.limits.payload_bytes_max.into(), "bytes of the payload");
         self.area.head(peer.as_usize(), cell) as u64 + HEAD_BYTES as u64 + offset
@@ -37,7 +37,7 @@ impl Verbs<'_> {
     /// the peer has enough, so that the credit for it may be there first.
     #[inline]
     fn slot_free(&mut self, index: usize, cell: usize) {
-        self.peers[index].held &= !(1 << cell);
+        self.peers[index].receives.release(cell);
         self.receive_again(index, cell);
     }
 }
@@ -71,7 +71,7 @@ impl<'m> Provider for Verbs<'m> {
     fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
         let open = self.peers.get(peer.as_usize()).filter(|peer| peer.state == State::Live);
         let own = self.limits.payload_bytes_max;
-        Bytes(open.map_or(own, |peer| peer.payload_bytes_max).into())
+        Bytes(open.map_or(own, |peer| peer.terms.payload_bytes_max).into())
     }
 
     #[inline]
@@ -117,7 +117,7 @@ impl<'m> Provider for Verbs<'m> {
 
     fn parts_max(&self, peer: PeerIndex) -> usize {
         let open = self.peers.get(peer.as_usize()).filter(|peer| peer.state == State::Live);
-        open.map_or(self.parts_max, |peer| peer.parts_max).into()
+        open.map_or(self.parts_max, |peer| peer.terms.parts_max).into()
     }
 
     #[inline]
@@ -145,7 +145,7 @@ impl<'m> Provider for Verbs<'m> {
         }
         self.take(&mut events);
         // where there is no room, completions may be left
-        if self.silence.is_due && events.has_room() {
+        if self.silence.is_due() && events.has_room() {
             self.silence_look();
         }
         if self.endings > 0 {
@@ -156,7 +156,7 @@ impl<'m> Provider for Verbs<'m> {
         }
         if events.used == 0
             && let Some(index) = self.due.take()
-            && usize::from(self.peers[index as usize].due_count) >= LAZY / 2
+            && self.peers[index as usize].receives.due() >= LAZY / 2
         {
             self.receives_due(index as usize); // while nobody waits for an answer
         }
@@ -172,7 +172,7 @@ impl<'m> Provider for Verbs<'m> {
 
     #[inline]
     fn is_leaving(&self, peer: PeerIndex) -> bool {
-        self.peers.get(peer.as_usize()).is_some_and(|peer| peer.chained > 0)
+        self.peers.get(peer.as_usize()).is_some_and(|peer| peer.sends.is_chained())
     }
 
     #[inline]
@@ -190,16 +190,16 @@ impl<'m> Provider for Verbs<'m> {
 
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
-        let (cell, _) = poll::slot_parts(slot);
-        let held = self.peers[peer.as_usize()].held;
-        assert!(cell < RECEIVES && held & 1 << cell != 0, "a receive slot that is held");
+        let (cell, _) = slot_parts(slot);
+        let is_held = self.peers[peer.as_usize()].receives.is_held(cell);
+        assert!(is_held, "a receive slot that is held");
         self.slot_free(peer.as_usize(), cell);
     }
 
     #[inline]
     fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
         self.received_copy(peer, slot, 0, to); // which has seen that it is held
-        let (cell, _) = poll::slot_parts(slot);
+        let (cell, _) = slot_parts(slot);
         self.slot_free(peer.as_usize(), cell);
     }
 }
@@ -229,7 +229,7 @@ impl Verbs<'_> {
         match self.peers.get(peer.as_usize()) {
             None => Err(CloseError::Stale),
             Some(record) if record.state == State::Closed => Err(CloseError::Stale),
-            Some(record) if record.in_flight > 0 => Err(CloseError::Busy),
+            Some(record) if record.sends.in_flight > 0 => Err(CloseError::Busy),
             Some(_) => Ok(()),
         }
     }

@@ -2,11 +2,13 @@
 
 use super::area::RECEIVES;
 use super::choice::gid::{self, Family};
+use super::completions::Name;
 use super::domain::is_refusal;
 use super::mtu::mtu_code;
 use super::neighbour::is_known;
-use super::peer::{Down, Peer, SENDS, State};
-use super::rail::{Name, Verbs};
+use super::peer::{Down, State};
+use super::rail::Verbs;
+use super::sends::SENDS;
 use super::sys::abi::{AhAttr, Ece, Gid, GlobalRoute, QpAttr, QpCap, QpInitAttr};
 use super::sys::{QueuePair, numbers as n};
 use super::{PeerOpenError, Step};
@@ -62,17 +64,18 @@ impl Verbs<'_> {
         }
         let before = &self.peers[index];
         let used = before.generation.wrapping_add(1) & Name::GENERATION_MASK;
-        self.peers[index] = Peer::closed(before.held, used, before.is_dirty);
+        self.peers[index] = before.closed(used);
         if let Err(error) = self.prepare(index) {
             self.queue_pair_close(index);
             return Err(error);
         }
         let first_packet = first_packet & 0xff_ffff;
-        self.peers[index].first_packet = first_packet;
-        self.peers[index].mtu_code = mtu_code(self.mtu_bytes) as u8;
-        self.peers[index].offered = self.extensions;
+        let record = &mut self.peers[index];
+        record.terms.first_packet = first_packet;
+        record.terms.mtu_code = mtu_code(self.mtu_bytes) as u8;
+        record.terms.offered = self.extensions;
         self.peers_open += 1;
-        let qp = self.peers[index].qp.as_ref().expect("just made");
+        let qp = record.pair();
         let number = qp.number();
         let library = self.domain.shared().device().library();
         let ece = if self.extensions { qp.extensions(library) } else { Ece::NONE };
@@ -104,8 +107,8 @@ impl Verbs<'_> {
         let (qp, inline_max, parts_max) = self.queue_pair_create().map_err(at(Step::QueuePair))?;
         let record = &mut self.peers[index];
         record.qp = ManuallyDrop::new(Some(qp));
-        record.inline_max = inline_max;
-        record.parts_max = parts_max;
+        record.terms.inline_max = inline_max;
+        record.terms.parts_max = parts_max;
         record.state = State::Prepared;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_INIT;
@@ -118,7 +121,7 @@ impl Verbs<'_> {
         });
         initialised.map_err(at(Step::Init))?;
         for cell in 0..RECEIVES {
-            if self.peers[index].held & 1 << cell == 0 {
+            if !self.peers[index].receives.is_held(cell) {
                 self.receive_post(index, cell).map_err(at(Step::Receives))?;
             }
         }
@@ -174,8 +177,7 @@ impl Verbs<'_> {
     }
 
     fn modify(&mut self, index: usize, attr: &mut QpAttr, mask: c_int) -> Result<(), Errno> {
-        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
-        qp.modify(attr, mask)
+        self.peers[index].pair().modify(attr, mask)
     }
 
     /// Joins a prepared peer to its other end, whose hello has been decoded. Ops are accepted from
@@ -223,8 +225,8 @@ impl Verbs<'_> {
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTR;
         let theirs = mtu_code(other.mtu_bytes);
-        self.peers[index].mtu_code_theirs = theirs as u8;
-        attr.path_mtu = c_int::from(self.peers[index].mtu_code).min(theirs);
+        self.peers[index].terms.mtu_code_theirs = theirs as u8;
+        attr.path_mtu = c_int::from(self.peers[index].terms.mtu_code).min(theirs);
         attr.dest_qp_num = other.number;
         attr.rq_psn = other.first_packet;
         attr.max_dest_rd_atomic = self.answers_max;
@@ -247,7 +249,7 @@ impl Verbs<'_> {
         attr.timeout = self.path.timeout;
         attr.retry_cnt = self.path.retries.min(self.retries_max());
         attr.rnr_retry = RNR_RETRIES;
-        attr.sq_psn = self.peers[index].first_packet;
+        attr.sq_psn = self.peers[index].terms.first_packet;
         attr.max_rd_atomic = self.reads_max.min(other.reads_max as u8);
         let mask = n::QP_STATE
             | n::QP_TIMEOUT
@@ -257,8 +259,8 @@ impl Verbs<'_> {
             | n::QP_MAX_RD_ATOMIC;
         self.modify(index, &mut attr, mask).map_err(at(Step::ReadyToSend))?;
         let record = &mut self.peers[index];
-        record.gid = gid;
-        record.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
+        record.terms.gid = gid;
+        record.terms.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
         record.state = State::Live;
         record.down = Down::No;
         Ok(())
@@ -267,8 +269,8 @@ impl Verbs<'_> {
     /// Extensions that both ends have are used, those of one vendor alone. Both ends find the same,
     /// so that nobody has to answer.
     fn agree(&mut self, index: usize, other: &QueuePairHello) -> Result<Ece, Errno> {
-        let offered = self.peers[index].offered;
-        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
+        let offered = self.peers[index].terms.offered;
+        let qp = self.peers[index].pair();
         let library = self.domain.shared().device().library();
         let ours = if offered { qp.extensions(library) } else { Ece::NONE };
         let ece = common(&ours, other);
@@ -279,8 +281,8 @@ impl Verbs<'_> {
     }
 
     fn extensions_set(&mut self, index: usize, ece: &Ece) -> Result<(), Errno> {
-        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
-        qp.extensions_set(self.domain.shared().device().library(), ece)
+        let library = self.domain.shared().device().library();
+        self.peers[index].pair().extensions_set(library, ece)
     }
 
     /// A device refused extensions that both ends have, or a queue pair with them. The other end
@@ -318,7 +320,7 @@ impl Verbs<'_> {
     /// nothing any more: it is destroyed aside.
     pub(super) fn queue_pair_close(&mut self, index: usize) {
         let record = &mut self.peers[index];
-        let is_over = record.is_stopped && record.is_drained();
+        let is_over = record.draining.is_stopped && record.draining.is_done();
         match record.qp.take() {
             Some(over) if is_over => self.closer.take(over),
             other => drop(other),

@@ -9,12 +9,14 @@ use super::choice::software::is_software;
 use super::closer::Closer;
 use super::domain::VerbsDomain;
 use super::events::Health;
-use super::mtu::mtu_bytes;
+use super::mtu::{Packets, mtu_bytes};
 use super::neighbour::interface_of;
-use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
+use super::peer::{Down, Peer, State};
+use super::report::SILENT;
 use super::revive::Search;
+use super::sends::{CHAIN, Chain, Link, PARTS_MAX, Ring, SENDS, Sent};
 use super::silence::Silence;
-use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
+use super::sys::abi::{DeviceAttr, Gid, PortAttr, Wc};
 use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
 use super::{
     Config, ErrorReport, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, PathConfig, REGIONS_MAX,
@@ -23,6 +25,7 @@ use super::{
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
+use crate::fabric::DownCause;
 use crate::memory::Errno;
 use crate::provider::asides::Aside;
 use crate::provider::fifo::Fifo;
@@ -39,62 +42,6 @@ const COMPLETIONS: u32 = SENDS + RECEIVES as u32 + 2;
 /// Reads and adds in flight at most, ours and the peer's: what most devices have.
 const READS_MAX: i32 = 16;
 
-/// What a request is called: its peer, which use of it, which of its queues, and where in it.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) struct Name {
-    pub kind: Kind,
-    pub generation: u16,
-    pub peer: u16,
-    /// Position of a send; cell of a receive.
-    pub at: u32,
-}
-
-/// The queue that a request went through.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub(super) enum Kind {
-    Send = 0,
-    Receive = 1,
-    /// The last of the sends.
-    LastSend = 2,
-    /// The last of the receives.
-    LastReceive = 3,
-}
-
-impl Name {
-    pub const GENERATION_MASK: u16 = 0x3fff;
-
-    #[inline]
-    pub const fn pack(self) -> u64 {
-        (self.kind as u64) << 62
-            | ((self.generation & Name::GENERATION_MASK) as u64) << 48
-            | (self.peer as u64) << 32
-            | self.at as u64
-    }
-
-    #[inline]
-    pub const fn unpack(word: u64) -> Name {
-        let kind = match word >> 62 {
-            0 => Kind::Send,
-            1 => Kind::Receive,
-            2 => Kind::LastSend,
-            _ => Kind::LastReceive,
-        };
-        let generation = (word >> 48) as u16 & Name::GENERATION_MASK;
-        Name { kind, generation, peer: (word >> 32) as u16, at: word as u32 }
-    }
-}
-
-/// A request that waits for the doorbell.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Link {
-    pub wr: SendWr,
-    pub parts: [Sge; PARTS_MAX],
-}
-
-const NO_PART: Sge = Sge { addr: 0, length: 0, lkey: 0 };
-const NO_LINK: Link = Link { wr: SendWr::NOTHING, parts: [NO_PART; PARTS_MAX] };
-
 fn asides(limits: &Limits) -> usize {
     (limits.peers_max * ASIDES) as usize
 }
@@ -104,8 +51,8 @@ pub fn bytes(limits: &Limits) -> usize {
     let peers = limits.peers_max as usize;
     VerbsDomain::bytes(limits.regions_max)
         + bytes_for::<Peer>(peers)
-        + bytes_for::<Sent>(peers * SENDS as usize)
-        + bytes_for::<Link>(peers * CHAIN)
+        + bytes_for::<Ring>(peers)
+        + bytes_for::<Chain>(peers)
         + bytes_for::<Aside>(asides(limits))
         + 2 * bytes_for::<u32>(peers.next_power_of_two())
 }
@@ -154,8 +101,8 @@ pub struct Verbs<'m> {
     pub(super) reads_max: u8,
     pub(super) answers_max: u8,
     pub(super) peers: &'m mut [Peer],
-    pub(super) sent: &'m mut [Sent],
-    pub(super) chains: &'m mut [Link],
+    pub(super) sent: &'m mut [Ring],
+    pub(super) chains: &'m mut [Chain],
     pub(super) asides: Ops<'m, Aside>,
     /// Peers with something to send.
     pub(super) dirty: Fifo<'m, u32>,
@@ -203,9 +150,9 @@ impl<'m> Verbs<'m> {
         let cq = CompletionQueue::create(&device, completions(limits, &what)? as i32);
         let cq = cq.map_err(at(Step::CompletionQueue))?;
         let count = limits.peers_max as usize;
-        let peers = block.filled_with(count, || Peer::closed(0, 0, false)).expect(ROOM);
-        let sent = block.filled(count * SENDS as usize, Sent::FREE).expect(ROOM);
-        let chains = block.filled(count * CHAIN, NO_LINK).expect(ROOM);
+        let peers = block.filled_with(count, Peer::unused).expect(ROOM);
+        let sent = block.filled(count, [Sent::quiet(0); SENDS as usize]).expect(ROOM);
+        let chains = block.filled(count, [Link::FREE; CHAIN]).expect(ROOM);
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
         let queue = count.next_power_of_two();
         let [dirty, owing] = [(); 2].map(|()| Fifo::new(block.slice::<u32>(queue).expect(ROOM)));
@@ -282,7 +229,7 @@ impl<'m> Verbs<'m> {
     /// device to say when it has, so poll and ask again.
     pub fn is_undelivered(&mut self, peer: PeerIndex) -> bool {
         match self.peers.get(peer.as_usize()) {
-            Some(record) if record.takes_ops() && record.is_undelivered() => {}
+            Some(record) if record.takes_ops() && record.sends.is_undelivered() => {}
             Some(_) | None => return false,
         }
         self.ask(peer.as_usize());
@@ -300,6 +247,29 @@ impl<'m> Verbs<'m> {
         record.and_then(|record| record.qp.as_ref()).is_some_and(|qp| qp.is_extended())
     }
 
+    /// How long the packets of a peer's queue pair are; `None`: it is not joined.
+    pub fn packets(&self, peer: PeerIndex) -> Option<Packets> {
+        let record = self.peers.get(peer.as_usize())?;
+        record.terms.packets()
+    }
+
+    /// Posts what a peer's device acknowledges, unless that is under way; `false`: it takes no ops.
+    #[cold]
+    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
+        let Some(record) = self.peers.get_mut(peer.as_usize()).filter(|it| it.takes_ops()) else {
+            return false;
+        };
+        record.looks.heard = false;
+        self.ask_anyway(peer.as_usize());
+        true
+    }
+
+    /// Whether something has come of it since, or was acknowledged; `None`: it takes no ops.
+    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
+        let record = self.peers.get(peer.as_usize()).filter(|it| it.takes_ops())?;
+        Some(record.looks.heard)
+    }
+
     /// How device and port are.
     pub fn health(&self) -> Health {
         self.health
@@ -313,6 +283,66 @@ impl<'m> Verbs<'m> {
     /// Largest packet of its port, in bytes.
     pub fn mtu_bytes(&self) -> u32 {
         self.mtu_bytes
+    }
+
+    /// What becomes readable when there is something to poll for, once [`Verbs::arm`] has said so:
+    /// of completions, and of what happens to the device. `None`: nothing does, so nobody sleeps.
+    pub fn wait_fds(&self) -> Option<[i32; 2]> {
+        Some([self.cq.channel()?.fd(), self.domain.shared().device().event_fd()])
+    }
+
+    /// Asks the device to make a descriptor readable with its next completion, and hands over what
+    /// was posted. `false`: something is there already, or is due by time; poll instead.
+    ///
+    /// *Cost*: three system calls.
+    pub fn arm(&mut self) -> bool {
+        // a descriptor that is readable stays so until it is looked at
+        self.look_at_device();
+        if self.is_idle() {
+            self.cq.hush();
+            return true;
+        }
+        if !self.dirty.is_empty() {
+            self.ring_all();
+        }
+        // those that work still end when that has been so for long enough
+        let is_port_late = self.health().port_down_since.is_some()
+            && self.peers.iter().any(|peer| peer.state == State::Live);
+        // what is not looked at comes without a completion, or was taken already
+        let is_quiet = self.dirty.is_empty()
+            && self.owing.is_empty()
+            && self.asides.none_done()
+            && self.endings == 0
+            && self.batch_at == self.batch_count
+            && !is_port_late;
+        is_quiet && self.cq.ask() && {
+            // what came before it was asked is told of by nobody
+            let count = self.cq.poll(&mut self.batch);
+            (self.batch_at, self.batch_count) = (0, count.max(0) as usize);
+            count == 0
+        }
+    }
+
+    /// Looks at all peers, behind a poll that has taken every completion there was.
+    #[cold]
+    pub(super) fn silence_look(&mut self) {
+        self.silence.begin(self.now);
+        for index in 0..self.peers.len() {
+            let record = &mut self.peers[index];
+            if !record.takes_ops() {
+                continue;
+            }
+            if record.looks.is_silent(record.sends.ended(), record.sends.is_undelivered()) {
+                let (status, vendor, was_send) = (SILENT, 0, true);
+                let (local, remote) = (self.gid, record.terms.gid);
+                let report = ErrorReport { status, vendor, was_send, local, remote };
+                record.report.get_or_insert(report);
+                self.end(index, DownCause::Broken(libc::ETIMEDOUT));
+            } else {
+                // of what nobody waits for nothing would be heard
+                self.ask(index);
+            }
+        }
     }
 }
 
@@ -408,18 +438,5 @@ impl Drop for Verbs<'_> {
         unsafe { core::mem::ManuallyDrop::drop(&mut self.cq) };
         // SAFETY: called once; nothing of ours uses the device afterwards.
         unsafe { self.domain.close() };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_requests_come_back_as_they_were() {
-        for kind in [Kind::Send, Kind::Receive, Kind::LastSend, Kind::LastReceive] {
-            let name = Name { kind, generation: 0x3ffe, peer: 0xfffd, at: 0xffff_fffc };
-            assert_eq!(Name::unpack(name.pack()), name);
-        }
     }
 }
