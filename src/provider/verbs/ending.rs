@@ -2,6 +2,7 @@
 
 use super::completions::Kind;
 use super::peer::{Down, Receives, State};
+use super::port::stop;
 use super::rail::Verbs;
 use super::sys::abi::{RecvWr, SendWr};
 use super::sys::numbers as n;
@@ -47,7 +48,8 @@ impl Verbs<'_> {
         self.mark(index);
         // where a queue pair is in that state already, doing it again gives back what was posted
         // since; one that cannot be stopped is destroyed when its time is up
-        self.peers[index].draining.is_stopped = self.queue_pair_stop(index).is_ok();
+        let record = &mut self.peers[index];
+        record.draining.is_stopped = stop(record.pair()).is_ok();
     }
 
     fn mark(&mut self, index: usize) {
@@ -87,7 +89,7 @@ impl Verbs<'_> {
     /// the queue pair is destroyed: not before what is in the queue was taken, `is_empty`. One that
     /// the device does not destroy may be moving bytes still, and is not over.
     fn drain_on(&mut self, index: usize, is_empty: bool) {
-        let (now, is_gone) = (self.now, self.health.lost_code == libc::ENODEV);
+        let (now, is_gone) = (self.now, self.port.health.lost_code == libc::ENODEV);
         let record = &mut self.peers[index];
         let draining = &mut record.draining;
         let done = draining.is_done();
@@ -109,7 +111,7 @@ impl Verbs<'_> {
                 }
                 Err(gone) => core::mem::forget(gone), // the kernel has, with the device
             }
-            self.health.undrained += u32::from(!draining.is_unmarked);
+            self.port.health.undrained += u32::from(!draining.is_unmarked);
         }
         record.state = State::Drained;
         let error = record.cut_off();
@@ -133,16 +135,10 @@ impl Verbs<'_> {
         }
     }
 
-    /// The device failed, its completion queue did, or its GID has gone: every peer ends. The first
-    /// cause stays, but for that a GID comes back and the others do not: they take its place.
+    /// The device failed, its completion queue did, or its GID has gone: every peer ends.
     #[cold]
     pub(super) fn lose(&mut self, code: i32) {
-        if self.health.lost_code == 0 {
-            self.search.begin();
-        }
-        if matches!(self.health.lost_code, 0 | libc::EADDRNOTAVAIL) {
-            self.health.lost_code = code;
-        }
+        self.port.lose(code);
         if code == libc::ENODEV {
             self.cq.mute();
         }
@@ -157,7 +153,7 @@ impl Verbs<'_> {
         let has = |state| self.peers.iter().any(|peer| peer.state == state);
         match (has(State::Draining), has(State::Live)) {
             (true, _) => 0,
-            (false, true) => self.health.revivals, // a loss stops all that were there
+            (false, true) => self.port.health.revivals, // a loss stops all that were there
             (false, false) => u32::MAX,
         }
     }

@@ -155,7 +155,7 @@ impl Verbs<'_> {
     #[cold]
     fn failed(&mut self, index: usize, name: Name, wc: &Wc) {
         let was_send = name.kind == Kind::Send;
-        let local = self.gid;
+        let local = self.port.place.gid;
         let record = &mut self.peers[index];
         let (status, vendor) = (wc.status, wc.vendor_err);
         let report = ErrorReport { status, vendor, was_send, local, remote: record.terms.gid };
@@ -179,7 +179,7 @@ impl Verbs<'_> {
     #[cold]
     fn cause_of(&self, report: &ErrorReport) -> DownCause {
         match report.cause() {
-            DownCause::Broken(libc::EIO | libc::ETIMEDOUT) if self.is_port_down() => {
+            DownCause::Broken(libc::EIO | libc::ETIMEDOUT) if self.port.is_down() => {
                 DownCause::Broken(libc::ENETDOWN)
             }
             cause => cause,

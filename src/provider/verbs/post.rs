@@ -34,7 +34,7 @@ impl Verbs<'_> {
     #[inline]
     pub(super) fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
         let sends = &self.peers[peer].sends;
-        let waits = self.is_software && sends.waits_for_answer(fetches);
+        let waits = self.port.is_software && sends.waits_for_answer(fetches);
         if waits || !sends.fits_chain(count) {
             self.ring(peer);
         }

@@ -64,7 +64,7 @@ impl<'m> Provider for Verbs<'m> {
             copy_granule: Bytes::ZERO,
             fence: FenceKind::Local,
             bad_key_breaks: true,
-            syscalls: if self.is_software { Syscalls::PerBatch } else { Syscalls::None },
+            syscalls: if self.port.is_software { Syscalls::PerBatch } else { Syscalls::None },
         }
     }
 

@@ -8,23 +8,22 @@ use super::choice::ports::SYSFS;
 use super::choice::software::is_software;
 use super::closer::Closer;
 use super::domain::VerbsDomain;
-use super::events::Health;
-use super::mtu::{Packets, mtu_bytes};
+use super::mtu::Packets;
 use super::neighbour::interface_of;
 use super::peer::{Down, Peer, State};
+use super::port::{Health, News, Port, Uses};
 use super::report::SILENT;
-use super::revive::Search;
+use super::search::{Place, kind_of};
 use super::sends::{CHAIN, Chain, Link, PARTS_MAX, Ring, SENDS, Sent};
 use super::silence::Silence;
 use super::sys::abi::{DeviceAttr, Gid, PortAttr, Wc};
 use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
 use super::{
-    Config, ErrorReport, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, PathConfig, REGIONS_MAX,
-    Step,
+    Config, ErrorReport, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step,
 };
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
-use crate::base::units::{Instant, Span};
+use crate::base::units::Instant;
 use crate::fabric::DownCause;
 use crate::memory::Errno;
 use crate::provider::asides::Aside;
@@ -35,6 +34,8 @@ use std::path::Path;
 const ROOM: &str = "the block is as long as `bytes` says";
 /// Completions that are taken at a time.
 pub(super) const BATCH: usize = 32;
+/// Events that one look takes at most.
+const EVENTS_MAX: u32 = 16;
 /// Fences, and ops that were refused for a key of our own, per peer.
 const ASIDES: u32 = 4;
 /// What a completion queue must hold of one peer: all of its two queues, and a marker each.
@@ -71,21 +72,7 @@ pub struct Verbs<'m> {
     pub(super) domain: VerbsDomain<'m>,
     pub(super) cq: core::mem::ManuallyDrop<CompletionQueue>,
     pub(super) limits: Limits,
-    pub(super) path: PathConfig,
-    pub(super) port: u8,
-    pub(super) gid_index: u8,
-    pub(super) gid: Gid,
-    /// `IBV_GID_TYPE_…`; `None`: the library does not tell it.
-    pub(super) gid_kind: Option<u32>,
-    /// The interface of the GID; 0: none.
-    pub(super) interface: u32,
-    pub(super) lid: u16,
-    /// Whether its packets have a global route header even inside of their subnet.
-    pub(super) wants_global: bool,
-    pub(super) is_ethernet: bool,
-    /// Whether its doorbell is a system call.
-    pub(super) is_software: bool,
-    pub(super) mtu_bytes: u32,
+    pub(super) port: Port<'m>,
     pub(super) message_bytes_max: u32,
     pub(super) has_atomics: bool,
     /// Whether vendors' extensions are offered to peers: until they were refused, or a queue pair
@@ -119,9 +106,6 @@ pub struct Verbs<'m> {
     /// Ends that are to be told, and peers whose fences wait.
     pub(super) endings: u32,
     pub(super) now: Instant,
-    pub(super) port_grace: Span,
-    pub(super) health: Health,
-    pub(super) search: Search,
     pub(super) silence: Silence,
     pub(super) closer: Closer,
 }
@@ -143,7 +127,7 @@ impl<'m> Verbs<'m> {
             return Err(OpenError::Block);
         }
         let at = |step| move |errno| OpenError::Refused(step, errno);
-        let Found { device, what, port, gid, gid_kind, interface } = find(config)?;
+        let Found { device, what, port, place } = find(config)?;
         let area = Area::create(limits.peers_max, limits.payload_bytes_max);
         let area = area.map_err(at(Step::Buffers))?;
         let pd = ProtectionDomain::create(&device).map_err(at(Step::ProtectionDomain))?;
@@ -159,21 +143,13 @@ impl<'m> Verbs<'m> {
         let has_atomics = what.atomic_cap != n::ATOMIC_NONE;
         let access = (config.relaxed_ordering, has_atomics);
         let domain = VerbsDomain::carve(block, limits.regions_max, device, pd, access);
+        let domain = domain.expect(ROOM);
+        let is_software = is_software(Path::new(SYSFS), config.device);
         Ok(Verbs {
-            domain: domain.expect(ROOM),
+            domain,
             cq: core::mem::ManuallyDrop::new(cq),
             limits: *limits,
-            path: config.path,
-            port: config.port,
-            gid_index: config.gid_index,
-            gid,
-            gid_kind,
-            interface,
-            lid: port.lid,
-            wants_global: wants_global(&port),
-            is_ethernet: port.link_layer == n::LINK_LAYER_ETHERNET,
-            is_software: is_software(Path::new(SYSFS), config.device),
-            mtu_bytes: mtu_bytes(port.active_mtu),
+            port: Port::new(domain.shared(), config, (&port, place), is_software),
             message_bytes_max: port.max_msg_sz,
             has_atomics,
             extensions: config.extensions,
@@ -196,9 +172,6 @@ impl<'m> Verbs<'m> {
             peers_open: 0,
             endings: 0,
             now: Instant(0),
-            port_grace: config.port_grace,
-            health: Health::default(),
-            search: Search::new(gid, config),
             silence: Silence::new(config.silence_max),
             closer: Closer::new(limits.peers_max),
         })
@@ -272,17 +245,17 @@ impl<'m> Verbs<'m> {
 
     /// How device and port are.
     pub fn health(&self) -> Health {
-        self.health
+        self.port.health
     }
 
     /// The GID that it stands on, or stood on.
     pub fn gid(&self) -> Gid {
-        self.gid
+        self.port.place.gid
     }
 
     /// Largest packet of its port, in bytes.
     pub fn mtu_bytes(&self) -> u32 {
-        self.mtu_bytes
+        self.port.mtu_bytes
     }
 
     /// What becomes readable when there is something to poll for, once [`Verbs::arm`] has said so:
@@ -323,6 +296,85 @@ impl<'m> Verbs<'m> {
         }
     }
 
+    /// Asks the device now and then whether something has happened to it. *Cost*: a system call
+    /// when it is asked.
+    #[inline]
+    pub(super) fn watch(&mut self) {
+        if self.port.health.is_due(self.now) {
+            self.silence.tick(self.now);
+            let _ = self.look_at_device();
+        }
+    }
+
+    /// Takes the device's events; `false`: there may be more.
+    #[cold]
+    fn look_at_device(&mut self) -> bool {
+        let mut count = 0;
+        while count < EVENTS_MAX
+            && let Some(news) = self.port.next_event(self.now, || uses(self.peers))
+        {
+            count += 1;
+            self.take_news(news);
+        }
+        if self.port.is_late(self.now) {
+            // those that know no peer yet may wait for the port
+            self.end_all(&[State::Live], DownCause::Broken(libc::ENETDOWN));
+        }
+        count < EVENTS_MAX
+    }
+
+    fn take_news(&mut self, news: News) {
+        match news {
+            News::None => {}
+            News::Lost(code) => self.lose(code),
+            News::Failed(element, code) => {
+                for index in 0..self.peers.len() {
+                    let qp = self.peers[index].qp.as_ref();
+                    if qp.is_some_and(|qp| qp.is(element)) {
+                        self.end(index, DownCause::Broken(code));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks what has become of the port and its GID, and loses the rail where it must.
+    ///
+    /// *Errors*: as [`Port::check`].
+    pub(super) fn check(&mut self) -> Result<(), Errno> {
+        let news = self.port.check(uses(self.peers))?;
+        self.take_news(news);
+        Ok(())
+    }
+
+    /// Whether the rail is of no use now, and could be again without being opened anew.
+    pub fn may_revive(&self) -> bool {
+        self.port.may_revive()
+    }
+
+    /// Goes on with a GID that the rules allow, if the port has one by now: with that of the subnet
+    /// which has most bits in common with the one that the rail was opened with, or the last one at
+    /// another place; after a while with that which an endpoint would be opened with. `false`: it
+    /// has none, is down, the rail does not wait for one, or it is too early to look again.
+    ///
+    /// A rail that has its GID, and whose port is down for longer than it may be, sees whether it
+    /// still is: of one that is up, and of which no event came, no queue pair would ever be made.
+    ///
+    /// *Cost*: control path; a system call for each event of the device, and one for a port that is
+    /// down; where it is time to look, allocates, and a system call for each entry of the port's
+    /// table.
+    pub fn revive(&mut self, now: Instant) -> bool {
+        self.now = now;
+        if !self.port.health.is_lost() {
+            if self.port.is_late(now) {
+                let _ = self.check(); // what is not known now is asked for again
+            }
+            return false;
+        }
+        // a port that nobody polled has its news unread: that it has just come up, say
+        self.may_revive() && self.look_at_device() && self.port.revive(now)
+    }
+
     /// Looks at all peers, behind a poll that has taken every completion there was.
     #[cold]
     pub(super) fn silence_look(&mut self) {
@@ -334,7 +386,7 @@ impl<'m> Verbs<'m> {
             }
             if record.looks.is_silent(record.sends.ended(), record.sends.is_undelivered()) {
                 let (status, vendor, was_send) = (SILENT, 0, true);
-                let (local, remote) = (self.gid, record.terms.gid);
+                let (local, remote) = (self.port.place.gid, record.terms.gid);
                 let report = ErrorReport { status, vendor, was_send, local, remote };
                 record.report.get_or_insert(report);
                 self.end(index, DownCause::Broken(libc::ETIMEDOUT));
@@ -351,13 +403,12 @@ struct Found {
     device: Device,
     what: DeviceAttr,
     port: PortAttr,
-    gid: Gid,
-    gid_kind: Option<u32>,
-    interface: u32,
+    place: Place,
 }
 
-pub(super) fn wants_global(port: &PortAttr) -> bool {
-    port.flags & n::PORT_GRH_REQUIRED != 0
+fn uses(peers: &[Peer]) -> Uses {
+    let has = |state| peers.iter().any(|peer| peer.state == state);
+    Uses { live: has(State::Live), prepared: has(State::Prepared) }
 }
 
 /// A threshold that nothing reaches, in place of none.
@@ -393,16 +444,8 @@ fn find(config: &Config) -> Result<Found, OpenError> {
         }
         _ => 0,
     };
-    Ok(Found { device, what, port, gid, gid_kind, interface })
-}
-
-/// What packets of a GID of this `IBV_GID_TYPE_…` look like.
-pub(super) fn kind_of(number: u32) -> GidKind {
-    match number {
-        n::GID_ROCE_V1 => GidKind::RoceV1,
-        n::GID_ROCE_V2 => GidKind::RoceV2,
-        _ => GidKind::InfiniBand,
-    }
+    let place = Place { index: config.gid_index, gid, kind: gid_kind, interface };
+    Ok(Found { device, what, port, place })
 }
 
 /// Whether a GID is the one that was chosen, as far as the library tells.

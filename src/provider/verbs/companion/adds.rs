@@ -4,7 +4,7 @@ extern crate std;
 
 use super::super::Step;
 use super::super::domain::{VerbsDomain, rkey};
-use super::super::events::Health;
+use super::super::port::Health;
 use super::super::rail::Verbs;
 use super::super::sys::abi::{SendWr, Sge, Wc};
 use super::super::sys::{CompletionQueue, MemoryRegion, QueuePair, numbers as n};

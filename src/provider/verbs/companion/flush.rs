@@ -16,8 +16,6 @@
 //! fails, a fence settles it.
 
 use super::super::domain::rkey;
-use super::super::mtu::mtu_code;
-use super::super::queue::{RNR_TIMER, no_attributes};
 use super::super::rail::Verbs;
 use super::super::sys::abi::{Gid, QpCap, QpInitAttr, SendWr, Sge, Wc};
 use super::super::sys::{CompletionQueue, MemoryRegion, QueuePair, numbers as n};
@@ -137,7 +135,7 @@ impl Flushing {
 
     /// Makes what flushes need, where it is not there.
     fn make(&mut self, rail: &Verbs<'_>) -> Result<(), Errno> {
-        if self.loop_.as_ref().is_some_and(|it| it.gid.0 == rail.gid.0) {
+        if self.loop_.as_ref().is_some_and(|it| it.gid.0 == rail.port.place.gid.0) {
             return Ok(());
         }
         self.loop_ = None;
@@ -166,8 +164,11 @@ impl Flushing {
         };
         // SAFETY: the queue outlives the queue pair, by the order of the fields.
         let mut qp = unsafe { QueuePair::create(shared.device(), shared.pd(), &mut init) }?;
-        join(rail, &mut qp)?;
-        self.loop_ = Some(Loop { qp, cq, mr, buffer, gid: rail.gid });
+        let end = rail.port.own_end(qp.number(), 1);
+        rail.port.begin(&mut qp, n::ACCESS_REMOTE_READ as c_int)?;
+        rail.port.join(&mut qp, &end)?;
+        rail.port.start(&mut qp, 0, 1)?;
+        self.loop_ = Some(Loop { qp, cq, mr, buffer, gid: rail.port.place.gid });
         Ok(())
     }
 }
@@ -175,41 +176,4 @@ impl Flushing {
 /// Whether the port is lost, and nothing of before is on its way any more.
 fn is_over(rail: &Verbs<'_>) -> bool {
     rail.health().is_lost() && rail.fenced_through() == u32::MAX
-}
-
-/// Joins a queue pair to itself.
-fn join(rail: &Verbs<'_>, qp: &mut QueuePair) -> Result<(), Errno> {
-    let mut attr = no_attributes();
-    attr.qp_state = n::QPS_INIT;
-    attr.pkey_index = rail.path.pkey_index;
-    attr.port_num = rail.port;
-    attr.qp_access_flags = n::ACCESS_REMOTE_READ as u32;
-    qp.modify(&mut attr, n::QP_STATE | n::QP_PKEY_INDEX | n::QP_PORT | n::QP_ACCESS_FLAGS)?;
-    let mut attr = no_attributes();
-    attr.qp_state = n::QPS_RTR;
-    attr.path_mtu = mtu_code(rail.mtu_bytes);
-    attr.dest_qp_num = qp.number();
-    attr.max_dest_rd_atomic = 1;
-    attr.min_rnr_timer = RNR_TIMER;
-    attr.ah_attr = rail.way_to(rail.gid, rail.lid);
-    let mask = n::QP_STATE
-        | n::QP_AV
-        | n::QP_PATH_MTU
-        | n::QP_DEST_QPN
-        | n::QP_RQ_PSN
-        | n::QP_MAX_DEST_RD_ATOMIC
-        | n::QP_MIN_RNR_TIMER;
-    qp.modify(&mut attr, mask)?;
-    let mut attr = no_attributes();
-    attr.qp_state = n::QPS_RTS;
-    attr.timeout = rail.path.timeout;
-    attr.retry_cnt = rail.path.retries.min(rail.retries_max());
-    attr.max_rd_atomic = 1;
-    let mask = n::QP_STATE
-        | n::QP_TIMEOUT
-        | n::QP_RETRY_CNT
-        | n::QP_RNR_RETRY
-        | n::QP_SQ_PSN
-        | n::QP_MAX_RD_ATOMIC;
-    qp.modify(&mut attr, mask)
 }
