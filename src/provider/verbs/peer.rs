@@ -1,19 +1,25 @@
 //! One peer: its queue pair, what was posted to it, and how it ends.
 
 use super::area::RECEIVES;
+use super::closer::Closer;
 use super::completions::{Kind, Name};
 use super::mtu::{Packets, mtu_bytes};
+use super::port::stop;
 use super::report::ErrorReport;
 use super::sends::Sends;
 use super::silence::Looks;
-use super::sys::abi::Gid;
-use super::sys::{MemoryRegion, QueuePair};
-use crate::base::units::Instant;
+use super::sys::abi::{Gid, RecvWr, SendWr};
+use super::sys::{MemoryRegion, QueuePair, numbers as n};
+use crate::base::units::{Instant, Span};
 use crate::fabric::{DownCause, OpError, OpErrorKind};
 use crate::provider::ops::List;
 use core::mem::ManuallyDrop;
 
 const _: () = assert!(RECEIVES == u64::BITS as usize);
+
+/// How long a stopped queue pair may take to give back what it had. Devices do so within
+/// milliseconds; one that does not is past asking, and its queue pair is destroyed.
+const DRAIN: Span = Span::millis(2000);
 
 /// How far a peer's queue pair has come.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -143,6 +149,17 @@ impl Draining {
     }
 }
 
+/// Whether a queue pair has given back what it had.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Drained {
+    /// Not yet.
+    No,
+    /// By itself, or it had said that it would not.
+    Itself,
+    /// Not in time: it was destroyed.
+    Late,
+}
+
 /// The record of one peer.
 #[derive(Debug)]
 pub struct Peer {
@@ -215,6 +232,88 @@ impl Peer {
     #[inline]
     pub fn name(&self, index: usize, kind: Kind, at: u32) -> Name {
         Name { kind, generation: self.generation, peer: index as u16, at }
+    }
+
+    /// Stops the queue pair and has a marker come back at the end of each of its queues.
+    #[cold]
+    pub fn drain(&mut self, index: usize) {
+        match self.state {
+            State::Closed | State::Draining | State::Drained => {}
+            State::Prepared => {
+                // it takes no marker, and has nothing of anybody's
+                drop(self.qp.take());
+                self.state = State::Drained;
+            }
+            State::Live => {
+                self.state = State::Draining;
+                self.mark(index);
+                // where a queue pair is in that state already, doing it again gives back what was
+                // posted since; one that cannot be stopped is destroyed when its time is up
+                self.draining.is_stopped = stop(self.pair()).is_ok();
+            }
+        }
+    }
+
+    fn mark(&mut self, index: usize) {
+        let names =
+            [Kind::LastSend, Kind::LastReceive].map(|kind| self.name(index, kind, 0).pack());
+        let mut send = SendWr {
+            wr_id: names[0],
+            opcode: n::WR_WRITE,
+            send_flags: n::SEND_SIGNALED,
+            ..SendWr::NOTHING
+        };
+        // SAFETY: one request without memory; the library copies it. A place is kept for it.
+        let sent = unsafe { self.pair().send(&mut send, false) };
+        let mut receive = RecvWr { wr_id: names[1], ..RecvWr::NOTHING };
+        // SAFETY: as above.
+        let received = unsafe { self.pair().receive(&mut receive) };
+        // `bnxt_re` of before its rewrite refuses requests of a queue pair that has failed
+        self.draining.is_unmarked = sent.is_err() || received.is_err();
+    }
+
+    /// Whether everything has come back by now; if it takes too long, or nothing would tell of
+    /// it, the queue pair is destroyed: not before what is in the queue was taken, `is_empty`. One
+    /// that the device does not destroy may be moving bytes still, and is not over, unless the
+    /// device `is_gone`.
+    pub fn drain_on(&mut self, now: Instant, is_gone: bool, is_empty: bool) -> Drained {
+        let draining = &mut self.draining;
+        let done = draining.is_done();
+        if !draining.is_timed {
+            (draining.is_timed, draining.since) = (true, now);
+        }
+        let is_late = draining.is_unmarked || now.since(draining.since) >= DRAIN;
+        if !done && !(is_late && is_empty) {
+            return Drained::No;
+        }
+        let mut drained = Drained::Itself;
+        if !done && let Some(qp) = self.qp.take() {
+            match qp.destroy() {
+                Ok(()) => {}
+                Err(kept) if !is_gone => {
+                    self.qp = ManuallyDrop::new(Some(kept));
+                    (draining.is_unmarked, draining.since) = (false, now);
+                    return Drained::No;
+                }
+                Err(gone) => core::mem::forget(gone), // the kernel has, with the device
+            }
+            drained = if draining.is_unmarked { Drained::Itself } else { Drained::Late };
+        }
+        self.state = State::Drained;
+        drained
+    }
+
+    /// Destroys the queue pair, after which the device touches nothing on the peer's behalf, and
+    /// gives its registration back. One that was stopped, and has given back everything, touches
+    /// nothing any more: it is destroyed aside.
+    pub fn close(&mut self, closer: &mut Closer) {
+        let is_over = self.draining.is_stopped && self.draining.is_done();
+        match self.qp.take() {
+            Some(over) if is_over => closer.take(over),
+            other => drop(other),
+        }
+        drop(self.mr.take());
+        self.state = State::Closed;
     }
 
     /// An error of this peer's end, for ops that were under way.

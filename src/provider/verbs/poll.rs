@@ -1,9 +1,10 @@
 //! Taking completions and reporting what they say.
 
 use super::area::RECEIVES;
-use super::completions::{Kind, Name};
+use super::completions::{Broken, Completions, Kind, Name};
 use super::peer::State;
-use super::rail::Verbs;
+use super::peers::Peers;
+use super::port::Port;
 use super::report::ErrorReport;
 use super::sends::Outcome;
 use super::sys::abi::Wc;
@@ -25,37 +26,29 @@ pub(super) fn slot_parts(slot: RecvSlot) -> (usize, u32) {
     ((slot.0 & 0xffff_ffff) as usize, (slot.0 >> 32) as u32)
 }
 
-impl Verbs<'_> {
+impl Peers<'_> {
     /// Takes completions and reports, as long as there is room.
-    pub(super) fn take(&mut self, events: &mut Events) {
-        // one that gave fewer than there was room for has no more
-        let mut is_empty = false;
-        while events.has_room() {
-            if self.batch_at == self.batch_count {
-                if is_empty {
-                    return;
-                }
-                let count = self.cq.poll(&mut self.batch);
-                if count < 0 {
-                    return self.lose(libc::EIO);
-                }
-                (self.batch_at, self.batch_count) = (0, count as usize);
-                if count == 0 {
-                    return;
-                }
-                is_empty = self.batch_count < self.batch.len();
-            }
-            let wc = self.batch[self.batch_at];
-            self.batch_at += 1;
-            self.look(&wc, events);
+    #[inline]
+    pub fn take(
+        &mut self,
+        completions: &mut Completions,
+        port: &Port,
+        events: &mut Events,
+    ) -> Result<(), Broken> {
+        completions.begin();
+        while events.has_room()
+            && let Some(wc) = completions.next()?
+        {
+            self.look(&wc, port, events);
         }
+        Ok(())
     }
 
     #[inline]
-    fn look(&mut self, wc: &Wc, events: &mut Events) {
+    fn look(&mut self, wc: &Wc, port: &Port, events: &mut Events) {
         let name = Name::unpack(wc.wr_id);
         let index = usize::from(name.peer);
-        let Some(record) = self.peers.get_mut(index) else { return };
+        let Some(record) = self.records.get_mut(index) else { return };
         let is_over = matches!(record.state, State::Closed | State::Drained);
         if is_over || record.generation != name.generation {
             return; // of a queue pair that is gone
@@ -72,20 +65,20 @@ impl Verbs<'_> {
                 self.report(index, events);
             }
             (Kind::Receive, n::WC_SUCCESS) => self.received(index, name.at, wc, events),
-            (Kind::Send | Kind::Receive, _) => self.failed(index, name, wc),
+            (Kind::Send | Kind::Receive, _) => self.failed(index, name, wc, port),
         }
     }
 
     /// Every send up to and with `at` has ended well.
     #[inline]
     fn ended_through(&mut self, index: usize, at: u32) {
-        let record = &mut self.peers[index];
+        let record = &mut self.records[index];
         record.looks.heard |= record.sends.end_through(&mut self.sent[index], &self.domain, at);
     }
 
     /// Reports sends that have ended. `false`: not all found room; the next poll goes on.
-    pub(super) fn report(&mut self, index: usize, events: &mut Events) -> bool {
-        let (sends, ring) = (&mut self.peers[index].sends, &self.sent[index]);
+    pub fn report(&mut self, index: usize, events: &mut Events) -> bool {
+        let (sends, ring) = (&mut self.records[index].sends, &self.sent[index]);
         while let Some(sent) = sends.oldest(ring) {
             if let Outcome::Loud(result) = sent.outcome {
                 if !events.has_room() {
@@ -111,26 +104,27 @@ impl Verbs<'_> {
     }
 
     /// Reports what found no room the last time.
-    #[cold]
-    pub(super) fn report_owed(&mut self, events: &mut Events) {
-        while events.has_room() {
+    #[inline]
+    pub fn report_owed(&mut self, events: &mut Events) {
+        while !self.owing.is_empty() && events.has_room() {
             let Some(index) = self.owing.pop() else { return };
             self.report(index as usize, events);
         }
     }
 
-    #[cold]
-    pub(super) fn report_asides(&mut self, events: &mut Events) {
-        while events.has_room() {
+    /// Reports fences that are over, and ops that were refused.
+    #[inline]
+    pub fn report_asides(&mut self, events: &mut Events) {
+        while !self.asides.none_done() && events.has_room() {
             let Some(aside) = self.asides.take_done() else { return };
-            self.peers[aside.peer.as_usize()].sends.in_flight -= 1;
+            self.records[aside.peer.as_usize()].sends.in_flight -= 1;
             events.push(aside.completion());
         }
     }
 
     #[inline]
     fn received(&mut self, index: usize, cell: u32, wc: &Wc, events: &mut Events) {
-        let record = &mut self.peers[index];
+        let record = &mut self.records[index];
         record.looks.heard = true;
         if record.is_fenced || cell as usize >= RECEIVES {
             return;
@@ -153,10 +147,10 @@ impl Verbs<'_> {
 
     /// A request failed: the first of its queue pair takes the others with it.
     #[cold]
-    fn failed(&mut self, index: usize, name: Name, wc: &Wc) {
+    fn failed(&mut self, index: usize, name: Name, wc: &Wc, port: &Port) {
         let was_send = name.kind == Kind::Send;
-        let local = self.port.place.gid;
-        let record = &mut self.peers[index];
+        let local = port.place.gid;
+        let record = &mut self.records[index];
         let (status, vendor) = (wc.status, wc.vendor_err);
         let report = ErrorReport { status, vendor, was_send, local, remote: record.terms.gid };
         let is_flush = status == n::WC_WR_FLUSH_ERR;
@@ -171,18 +165,18 @@ impl Verbs<'_> {
             let error = OpError { kind: report.kind(), code: report.errno() };
             record.sends.fail(&mut self.sent[index], name.at, error);
         }
-        self.end(index, self.cause_of(&report));
+        self.end(index, cause_of(&report, port));
     }
+}
 
-    /// Why a peer is gone of which a request failed: where packets get lost, or the device takes
-    /// none, as soft-RoCE does, and the port is down, the port is why.
-    #[cold]
-    fn cause_of(&self, report: &ErrorReport) -> DownCause {
-        match report.cause() {
-            DownCause::Broken(libc::EIO | libc::ETIMEDOUT) if self.port.is_down() => {
-                DownCause::Broken(libc::ENETDOWN)
-            }
-            cause => cause,
+/// Why a peer is gone of which a request failed: where packets get lost, or the device takes none,
+/// as soft-RoCE does, and the port is down, the port is why.
+#[cold]
+fn cause_of(report: &ErrorReport, port: &Port) -> DownCause {
+    match report.cause() {
+        DownCause::Broken(libc::EIO | libc::ETIMEDOUT) if port.is_down() => {
+            DownCause::Broken(libc::ENETDOWN)
         }
+        cause => cause,
     }
 }

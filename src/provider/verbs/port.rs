@@ -121,8 +121,6 @@ pub(super) struct Port<'m> {
     /// Whether its packets have a global route header even inside of their subnet.
     wants_global: bool,
     pub is_ethernet: bool,
-    /// Whether its doorbell is a system call.
-    pub is_software: bool,
     pub mtu_bytes: u32,
     grace: Span,
     pub health: Health,
@@ -136,15 +134,17 @@ impl<'m> Port<'m> {
         (attr, place): (&PortAttr, Place),
         is_software: bool,
     ) -> Port<'m> {
+        // 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,
+        // `COMPST_ERROR_RETRY`), and a peer that is gone would never be noticed.
+        let retries = config.path.retries.min(if is_software { 6 } else { 7 });
         let mut port = Port {
             shared,
             number: config.port,
-            path: config.path,
+            path: PathConfig { retries, ..config.path },
             place,
             lid: 0,
             wants_global: false,
             is_ethernet: attr.link_layer == n::LINK_LAYER_ETHERNET,
-            is_software,
             mtu_bytes: 0,
             grace: config.port_grace,
             health: Health::default(),
@@ -365,7 +365,7 @@ impl<'m> Port<'m> {
     pub fn start(&self, pair: &mut QueuePair, first_packet: u32, reads: u8) -> Result<(), Errno> {
         let mut attr = attributes(n::QPS_RTS);
         attr.timeout = self.path.timeout;
-        attr.retry_cnt = self.path.retries.min(self.retries_max());
+        attr.retry_cnt = self.path.retries;
         attr.rnr_retry = RNR_RETRIES;
         attr.sq_psn = first_packet;
         attr.max_rd_atomic = reads;
@@ -376,12 +376,6 @@ impl<'m> Port<'m> {
             | n::QP_SQ_PSN
             | n::QP_MAX_RD_ATOMIC;
         pair.modify(&mut attr, mask)
-    }
-
-    /// 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,
-    /// `COMPST_ERROR_RETRY`), and a peer that is gone would never be noticed.
-    fn retries_max(&self) -> u8 {
-        if self.is_software { 6 } else { 7 }
     }
 
     /// The way to a peer: RoCE has GIDs alone; InfiniBand has a LID inside a subnet.

@@ -3,7 +3,7 @@
 use super::area::LAZY;
 use super::completions::Kind;
 use super::peer::State;
-use super::rail::Verbs;
+use super::peers::Peers;
 use super::sends::{NOTHING, PARTS_MAX, Request, Sent, Shape};
 use super::sys::abi::{RecvWr, Sge};
 use super::sys::numbers as n;
@@ -23,7 +23,7 @@ struct Held {
     count: usize,
 }
 
-impl Verbs<'_> {
+impl Peers<'_> {
     /// Whether `count` more sends can be accepted; `fetches` as in [`Sends::follows`].
     ///
     /// On a device of software it is not while it had to wait for an answer: Linux's rxe never
@@ -32,17 +32,17 @@ impl Verbs<'_> {
     ///
     /// [`Sends::follows`]: super::sends::Sends::follows
     #[inline]
-    pub(super) fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
-        let sends = &self.peers[peer].sends;
-        let waits = self.port.is_software && sends.waits_for_answer(fetches);
+    pub fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
+        let sends = &self.records[peer].sends;
+        let waits = self.abilities.is_software && sends.waits_for_answer(fetches);
         if waits || !sends.fits_chain(count) {
             self.ring(peer);
         }
-        !waits && self.peers[peer].sends.has_room(count)
+        !waits && self.records[peer].sends.has_room(count)
     }
 
     #[inline(always)]
-    pub(super) fn send(
+    pub fn send(
         &mut self,
         peer: PeerIndex,
         head: &Head,
@@ -50,7 +50,7 @@ impl Verbs<'_> {
     ) -> Result<Posted, PostError> {
         let index = peer.as_usize();
         let length = payload.length().0;
-        if length > self.peers[index].terms.payload_bytes_max.into() {
+        if length > self.records[index].terms.payload_bytes_max.into() {
             return Err(PostError::Unsupported);
         }
         let bytes = HEAD_BYTES as u32 + length as u32;
@@ -65,7 +65,7 @@ impl Verbs<'_> {
 
     /// Writes a line. On a rail whose packets take several ways the next one may land before it,
     /// even if it is for the same place: there it ends with its completion.
-    pub(super) fn line(
+    pub fn line(
         &mut self,
         id: OpId,
         peer: PeerIndex,
@@ -78,7 +78,7 @@ impl Verbs<'_> {
         // SAFETY: a place of a line in the peer's staging, which nobody else uses now.
         unsafe { touch::copy_out(line, at) };
         let shape = Shape::write(target, immediate);
-        let is_loud = !self.is_ordered();
+        let is_loud = !self.abilities.is_ordered();
         let sent = Sent::line(id, staged, is_loud);
         self.push_staged(index, at, LINE_BYTES as u32, &shape, sent);
         Ok(if is_loud { Posted::Pending } else { Posted::Done })
@@ -90,13 +90,13 @@ impl Verbs<'_> {
         if !self.has_room(index, 1, None) {
             return Err(PostError::Again);
         }
-        let (offset, staged) = self.peers[index].sends.stage(bytes).ok_or(PostError::Again)?;
+        let (offset, staged) = self.records[index].sends.stage(bytes).ok_or(PostError::Again)?;
         Ok((self.area.staging(index, offset) as u64, staged))
     }
 
     #[inline(always)]
     fn push_staged(&mut self, index: usize, addr: u64, length: u32, shape: &Shape, sent: Sent) {
-        let record = &mut self.peers[index];
+        let record = &mut self.records[index];
         record.sends.take_staging(sent.staged);
         let sge = Sge { addr, length, lkey: record.lkey };
         self.push(index, &[sge], shape, sent);
@@ -105,7 +105,7 @@ impl Verbs<'_> {
     /// Puts a send at the end of the peer's chain. There is room for it.
     #[inline(always)]
     fn push(&mut self, index: usize, parts: &[Sge], shape: &Shape, sent: Sent) {
-        let record = &mut self.peers[index];
+        let record = &mut self.records[index];
         let length: u32 = parts.iter().map(|part| part.length).sum();
         let is_short = length > 0 && length <= record.terms.inline_max;
         // some drivers take the first part for all of them, and a dma-buf is not the processor's to
@@ -127,11 +127,11 @@ impl Verbs<'_> {
     fn post_span(&mut self, op: &Op, span: LocalSpan, shape: &Shape) -> Result<Posted, PostError> {
         let index = op.peer.as_usize();
         let length = span.length().0;
-        if length > self.transfer_bytes_max() {
+        if length > u64::from(self.abilities.message_bytes_max) {
             return Err(PostError::Unsupported);
         }
         let has_word = shape.opcode == n::WR_WRITE_IMM;
-        let splits = has_word && length >= self.adaptive_bytes_min;
+        let splits = has_word && length >= self.abilities.adaptive_bytes_min;
         let count = 1 + usize::from(splits);
         if !self.has_room(index, count, shape.fetches) || self.asides.is_full() {
             return Err(PostError::Again);
@@ -157,20 +157,20 @@ impl Verbs<'_> {
         }
         let data = Sent { is_loud: false, is_first: true, ..sent };
         self.push(index, parts, &Shape { opcode: n::WR_WRITE, immediate: 0, ..*shape }, data);
-        self.peers[index].sends.wait_for(parts.iter().map(|part| u64::from(part.length)).sum());
+        self.records[index].sends.wait_for(parts.iter().map(|part| u64::from(part.length)).sum());
         self.push(index, &[NOTHING], shape, Sent::loud(sent.id, 0));
     }
 
     /// A write of several parts, one behind the other.
-    pub(super) fn gather(&mut self, gather: &Gather) -> Result<Posted, PostError> {
+    pub fn gather(&mut self, gather: &Gather) -> Result<Posted, PostError> {
         let Gather { id, peer, parts, target, immediate } = *gather;
         let index = peer.as_usize();
         let length = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.length().0));
-        let most = self.transfer_bytes_max();
-        let parts_max = self.peers[index].terms.parts_max.into();
+        let most = u64::from(self.abilities.message_bytes_max);
+        let parts_max = self.records[index].terms.parts_max.into();
         let length = length.filter(|length| parts.len() <= parts_max && *length <= most);
         let length = length.ok_or(PostError::Unsupported)?;
-        let splits = immediate.is_some() && length >= self.adaptive_bytes_min;
+        let splits = immediate.is_some() && length >= self.abilities.adaptive_bytes_min;
         // a place for the pin of each, and one for the word
         let places = parts.len().max(1) + usize::from(splits);
         if !self.has_room(index, places, None) || self.asides.is_full() {
@@ -181,7 +181,7 @@ impl Verbs<'_> {
         let last = count.max(1) - 1;
         for pin in &pins[..last] {
             let pinned = Sent { pin: *pin, ..Sent::quiet(0) };
-            self.peers[index].sends.place(&mut self.sent[index], pinned);
+            self.records[index].sends.place(&mut self.sent[index], pinned);
         }
         let (shape, sent) = (Shape::write(target, immediate), Sent::loud(id, pins[last]));
         self.push_whole(index, &parts[..=last], &shape, sent, splits);
@@ -204,14 +204,9 @@ impl Verbs<'_> {
         Some(held)
     }
 
-    pub(super) fn add(
-        &mut self,
-        op: &Op,
-        target: RemoteSpan,
-        value: u64,
-    ) -> Result<Posted, PostError> {
+    pub fn add(&mut self, op: &Op, target: RemoteSpan, value: u64) -> Result<Posted, PostError> {
         let index = op.peer.as_usize();
-        if !self.has_atomics || !target.address.is_multiple_of(8) {
+        if !self.abilities.has_atomics || !target.address.is_multiple_of(8) {
             return Err(PostError::Unsupported);
         }
         let (opcode, fetches) = (n::WR_FETCH_ADD, Some(false));
@@ -219,7 +214,7 @@ impl Verbs<'_> {
             return Err(PostError::Again);
         }
         let addr = self.area.sink(index) as u64;
-        let sge = Sge { addr, length: 8, lkey: self.peers[index].lkey };
+        let sge = Sge { addr, length: 8, lkey: self.records[index].lkey };
         let shape = Shape { opcode, immediate: 0, target, value, fetches };
         self.push(index, &[sge], &shape, Sent::loud(op.id, 0));
         Ok(Posted::Pending)
@@ -227,31 +222,31 @@ impl Verbs<'_> {
 
     /// Accepts an op that ends with `Key`, since a key of ours is none. There is room for it.
     #[cold]
-    pub(super) fn refuse(&mut self, id: OpId, peer: PeerIndex) -> Posted {
+    pub fn refuse(&mut self, id: OpId, peer: PeerIndex) -> Posted {
         let aside = Aside { peer, id, ..Aside::default() };
         let entry = self.asides.acquire(aside).expect("a free entry was seen");
         self.asides.finish(entry);
-        self.peers[peer.as_usize()].sends.in_flight += 1;
+        self.records[peer.as_usize()].sends.in_flight += 1;
         Posted::Pending
     }
 
-    pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
+    pub fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
         let index = op.peer.as_usize();
-        let record = &mut self.peers[index];
+        let record = &mut self.records[index];
         let is_first = record.fences.is_empty();
         self.asides.fence_append(&mut record.fences, op, generation).ok_or(PostError::Again)?;
         self.endings += u32::from(is_first);
         record.sends.in_flight += 1;
         record.is_fenced = true;
-        self.drain(index);
+        record.drain(index);
         Ok(Posted::Pending)
     }
 
     /// Hands the chains of all peers to the device.
     #[inline(always)]
-    pub(super) fn ring_all(&mut self) {
+    pub fn ring_all(&mut self) {
         while let Some(peer) = self.dirty.pop() {
-            let record = &mut self.peers[peer as usize];
+            let record = &mut self.records[peer as usize];
             record.sends.is_dirty = false;
             if record.state == State::Live {
                 self.ring(peer as usize);
@@ -261,8 +256,8 @@ impl Verbs<'_> {
 
     /// Hands a peer's chain to the device.
     #[inline(always)]
-    pub(super) fn ring(&mut self, index: usize) {
-        let record = &mut self.peers[index];
+    pub fn ring(&mut self, index: usize) {
+        let record = &mut self.records[index];
         if record.state != State::Live {
             return;
         }
@@ -276,16 +271,16 @@ impl Verbs<'_> {
     }
 
     /// Sees to it that the device says when it has done with everything so far.
-    pub(super) fn ask(&mut self, index: usize) {
-        if !self.peers[index].sends.is_quiet() || !self.has_room(index, 1, None) {
+    pub fn ask(&mut self, index: usize) {
+        if !self.records[index].sends.is_quiet() || !self.has_room(index, 1, None) {
             return;
         }
         self.ask_anew(index);
     }
 
     /// The same where there may be nothing so far: the device hears from the peer's in any case.
-    pub(super) fn ask_anyway(&mut self, index: usize) {
-        match self.peers[index].sends.is_undelivered() {
+    pub fn ask_anyway(&mut self, index: usize) {
+        match self.records[index].sends.is_undelivered() {
             true => self.ask(index),
             false => self.ask_anew(index),
         }
@@ -293,35 +288,35 @@ impl Verbs<'_> {
 
     fn ask_anew(&mut self, index: usize) {
         self.push(index, &[NOTHING], &Shape::EMPTY, Sent::quiet(0));
-        self.peers[index].sends.want_end();
+        self.records[index].sends.want_end();
         self.ring(index);
     }
 
     /// The receive of a cell, and its part.
     #[inline]
     fn receive_request(&self, index: usize, cell: usize) -> (RecvWr, Sge) {
-        let record = &self.peers[index];
+        let record = &self.records[index];
         let addr = self.area.head(index, cell) as u64;
-        let length = HEAD_BYTES as u32 + self.limits.payload_bytes_max;
+        let length = HEAD_BYTES as u32 + self.abilities.payload_bytes_max;
         let part = Sge { addr, length, lkey: record.lkey };
         let name = record.name(index, Kind::Receive, cell as u32);
         (RecvWr { wr_id: name.pack(), num_sge: 1, ..RecvWr::NOTHING }, part)
     }
 
     /// Posts the receive of a cell.
-    pub(super) fn receive_post(&mut self, index: usize, cell: usize) -> Result<(), Errno> {
+    pub fn receive_post(&mut self, index: usize, cell: usize) -> Result<(), Errno> {
         let (mut request, mut part) = self.receive_request(index, cell);
         request.sg_list = &mut part;
         // SAFETY: a cell of the peer's, registered, which nobody else uses until it has completed;
         // the library copies request and part.
-        unsafe { self.peers[index].pair().receive(&mut request) }
+        unsafe { self.records[index].pair().receive(&mut request) }
     }
 
     /// A cell is to be posted again, if the queue pair has not ended meanwhile. One that does not
     /// know its other end yet takes receives, too.
     #[inline]
-    pub(super) fn receive_again(&mut self, index: usize, cell: usize) {
-        let record = &mut self.peers[index];
+    pub fn receive_again(&mut self, index: usize, cell: usize) {
+        let record = &mut self.records[index];
         if !record.takes_receives() {
             return; // the next queue pair gets it
         }
@@ -332,15 +327,25 @@ impl Verbs<'_> {
         }
     }
 
+    /// Posts those of the peer that had the last one, if they are some.
+    #[inline]
+    pub fn receives_late(&mut self) {
+        if let Some(index) = self.due.take().map(|index| index as usize)
+            && self.records[index].receives.due() >= LAZY / 2
+        {
+            self.receives_due(index);
+        }
+    }
+
     /// Posts the receives of all cells that are to be posted again.
     #[inline(never)]
-    pub(super) fn receives_due(&mut self, index: usize) {
-        if !self.peers[index].takes_receives() {
+    pub fn receives_due(&mut self, index: usize) {
+        if !self.records[index].takes_receives() {
             return;
         }
         let (mut parts, mut requests) = ([NOTHING; LAZY], [RecvWr::NOTHING; LAZY]);
         let mut count = 0;
-        while let Some(cell) = self.peers[index].receives.take_due() {
+        while let Some(cell) = self.records[index].receives.take_due() {
             (requests[count], parts[count]) = self.receive_request(index, cell);
             requests[count].sg_list = &mut parts[count];
             count += 1;
@@ -350,18 +355,13 @@ impl Verbs<'_> {
         }
         // SAFETY: cells of the peer's, registered, which nobody else uses until they have
         // completed; the library copies requests and parts.
-        if let Err(errno) = unsafe { self.peers[index].pair().receive(&mut requests[0]) } {
+        if let Err(errno) = unsafe { self.records[index].pair().receive(&mut requests[0]) } {
             self.end(index, DownCause::Broken(errno.0));
         }
     }
 
-    /// Longest write or read.
-    pub(super) fn transfer_bytes_max(&self) -> u64 {
-        self.message_bytes_max.into()
-    }
-
     /// Any op.
-    pub(super) fn post_op(&mut self, op: &Op) -> Result<Posted, PostError> {
+    pub fn post_op(&mut self, op: &Op) -> Result<Posted, PostError> {
         match op.kind {
             OpKind::Send { ref head, payload } => self.send(op.peer, head, payload),
             OpKind::Write { source: Source::Line(ref line), target, immediate } => {

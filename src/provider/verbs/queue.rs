@@ -41,7 +41,7 @@ impl Verbs<'_> {
         first_packet: u32,
     ) -> Result<QueuePairHello, PeerOpenError> {
         let index = peer.as_usize();
-        match self.peers.get(index) {
+        match self.peers.get(peer) {
             Some(record) if record.state == State::Closed => {}
             Some(_) | None => return Err(PeerOpenError::Index),
         }
@@ -50,19 +50,19 @@ impl Verbs<'_> {
         if self.port.health.is_lost() {
             return Err(PeerOpenError::RailLost);
         }
-        let before = &self.peers[index];
+        let before = &self.peers.records[index];
         let used = before.generation.wrapping_add(1) & Name::GENERATION_MASK;
-        self.peers[index] = before.closed(used);
+        self.peers.records[index] = before.closed(used);
         if let Err(error) = self.prepare(index) {
-            self.queue_pair_close(index);
+            self.peers.close(index);
             return Err(error);
         }
         let first_packet = first_packet & 0xff_ffff;
-        let record = &mut self.peers[index];
+        let record = &mut self.peers.records[index];
         record.terms.first_packet = first_packet;
         record.terms.mtu_code = mtu_code(self.port.mtu_bytes) as u8;
         record.terms.offered = self.extensions;
-        self.peers_open += 1;
+        self.peers.open += 1;
         let qp = record.pair();
         let number = qp.number();
         let library = self.domain.shared().device().library();
@@ -73,10 +73,10 @@ impl Verbs<'_> {
             first_packet,
             mtu_bytes: self.port.mtu_bytes,
             receives: RECEIVES as u32,
-            payload_bytes_max: self.limits.payload_bytes_max,
+            payload_bytes_max: self.peers.abilities.payload_bytes_max,
             generation: generation.0,
             lid: self.port.lid,
-            reads_max: self.answers_max.into(),
+            reads_max: self.peers.abilities.answers_max.into(),
             link_layer: if self.port.is_ethernet { 2 } else { 1 },
             ece_vendor: ece.vendor_id,
             ece_options: ece.options,
@@ -85,15 +85,15 @@ impl Verbs<'_> {
 
     fn prepare(&mut self, index: usize) -> Result<(), PeerOpenError> {
         let shared = self.domain.shared();
-        let part = self.area.part(index) as u64;
+        let part = self.peers.area.part(index) as u64;
         let access = n::ACCESS_LOCAL_WRITE;
         // SAFETY: the peer's part of the reserve, which outlives the registration.
-        let mr = unsafe { shared.pd().register(part, self.area.part_bytes(), access, false) };
+        let mr = unsafe { shared.pd().register(part, self.peers.area.part_bytes(), access, false) };
         let mr = mr.map_err(at(Step::Buffers))?;
-        self.peers[index].lkey = mr.lkey();
-        self.peers[index].mr = ManuallyDrop::new(Some(mr));
+        self.peers.records[index].lkey = mr.lkey();
+        self.peers.records[index].mr = ManuallyDrop::new(Some(mr));
         let (qp, inline_max, parts_max) = self.queue_pair_create().map_err(at(Step::QueuePair))?;
-        let record = &mut self.peers[index];
+        let record = &mut self.peers.records[index];
         record.qp = ManuallyDrop::new(Some(qp));
         record.terms.inline_max = inline_max;
         record.terms.parts_max = parts_max;
@@ -102,8 +102,8 @@ impl Verbs<'_> {
         let initialised = shared.with_access(|access| port.begin(pair, access));
         initialised.map_err(at(Step::Init))?;
         for cell in 0..RECEIVES {
-            if !self.peers[index].receives.is_held(cell) {
-                self.receive_post(index, cell).map_err(at(Step::Receives))?;
+            if !self.peers.records[index].receives.is_held(cell) {
+                self.peers.receive_post(index, cell).map_err(at(Step::Receives))?;
             }
         }
         Ok(())
@@ -114,7 +114,7 @@ impl Verbs<'_> {
     /// says of parts is no promise, and of inline bytes it says nothing: what it refuses is asked
     /// for again, first with a single part, which costs less than to copy nothing.
     fn queue_pair_create(&mut self) -> Result<(QueuePair, u32, u8), Errno> {
-        let kinds = match self.has_atomics {
+        let kinds = match self.peers.abilities.has_atomics {
             true => KINDS | n::QP_EX_FETCH_ADD,
             false => KINDS,
         };
@@ -126,7 +126,8 @@ impl Verbs<'_> {
                 max_recv_sge: 1,
                 max_inline_data: inline,
             };
-            let (send_cq, recv_cq) = (self.cq.as_ptr(), self.cq.as_ptr());
+            let (send_cq, recv_cq) =
+                (self.completions.queue.as_ptr(), self.completions.queue.as_ptr());
             let none = core::ptr::null_mut();
             let (qp_type, sq_sig_all) = (n::QPT_RC, 0);
             let (qp_context, srq) = (none, none);
@@ -142,8 +143,8 @@ impl Verbs<'_> {
             };
             Ok((qp?, init.cap.max_inline_data, parts))
         };
-        let with = |inline, extended| match make(inline, self.parts_max, extended) {
-            Err(_) if self.parts_max > 1 => make(inline, 1, extended),
+        let with = |inline, extended| match make(inline, self.peers.abilities.parts_max, extended) {
+            Err(_) if self.peers.abilities.parts_max > 1 => make(inline, 1, extended),
             made => made,
         };
         let of = |extended| {
@@ -167,14 +168,14 @@ impl Verbs<'_> {
         other: &QueuePairHello,
     ) -> Result<(), PeerOpenError> {
         let index = peer.as_usize();
-        match self.peers.get(index) {
+        match self.peers.get(peer) {
             Some(record) if record.state == State::Prepared => {}
             Some(_) | None => return Err(PeerOpenError::Index),
         }
         let joined = self.join(index, other);
         if joined.is_err_and(|error| error != PeerOpenError::NoAnswer) {
-            self.queue_pair_close(index);
-            self.peers_open -= 1;
+            self.peers.close(index);
+            self.peers.open -= 1;
         }
         joined
     }
@@ -200,7 +201,7 @@ impl Verbs<'_> {
         let ece = self.agree(index, other);
         let ece = ece.map_err(|error| self.extensions_refused(Step::Extensions, error))?;
         let theirs = mtu_code(other.mtu_bytes);
-        let record = &mut self.peers[index];
+        let record = &mut self.peers.records[index];
         record.terms.mtu_code_theirs = theirs as u8;
         let end = OtherEnd {
             number: other.number,
@@ -208,19 +209,21 @@ impl Verbs<'_> {
             lid: other.lid,
             first_packet: other.first_packet,
             mtu_code: c_int::from(record.terms.mtu_code).min(theirs),
-            answers_max: self.answers_max,
+            answers_max: self.peers.abilities.answers_max,
         };
         self.port.join(record.pair(), &end).map_err(|error| match ece.options {
             0 => at(Step::ReadyToReceive)(error),
             // bits that both have may make no sense together
             _ => self.extensions_refused(Step::ReadyToReceive, error),
         })?;
-        let record = &mut self.peers[index];
+        let record = &mut self.peers.records[index];
         let (first_packet, reads) = (record.terms.first_packet, other.reads_max as u8);
-        let started = self.port.start(record.pair(), first_packet, self.reads_max.min(reads));
+        let started =
+            self.port.start(record.pair(), first_packet, self.peers.abilities.reads_max.min(reads));
         started.map_err(at(Step::ReadyToSend))?;
         record.terms.gid = gid;
-        record.terms.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
+        record.terms.payload_bytes_max =
+            other.payload_bytes_max.min(self.peers.abilities.payload_bytes_max);
         record.state = State::Live;
         record.down = Down::No;
         Ok(())
@@ -229,8 +232,8 @@ impl Verbs<'_> {
     /// Extensions that both ends have are used, those of one vendor alone. Both ends find the same,
     /// so that nobody has to answer.
     fn agree(&mut self, index: usize, other: &QueuePairHello) -> Result<Ece, Errno> {
-        let offered = self.peers[index].terms.offered;
-        let qp = self.peers[index].pair();
+        let offered = self.peers.records[index].terms.offered;
+        let qp = self.peers.records[index].pair();
         let library = self.domain.shared().device().library();
         let ours = if offered { qp.extensions(library) } else { Ece::NONE };
         let ece = common(&ours, other);
@@ -242,7 +245,7 @@ impl Verbs<'_> {
 
     fn extensions_set(&mut self, index: usize, ece: &Ece) -> Result<(), Errno> {
         let library = self.domain.shared().device().library();
-        self.peers[index].pair().extensions_set(library, ece)
+        self.peers.records[index].pair().extensions_set(library, ece)
     }
 
     /// A device refused extensions that both ends have, or a queue pair with them. The other end
@@ -250,20 +253,6 @@ impl Verbs<'_> {
     fn extensions_refused(&mut self, step: Step, error: Errno) -> PeerOpenError {
         self.extensions &= !is_refusal(error);
         at(step)(error)
-    }
-
-    /// Destroys a peer's queue pair, after which the device touches nothing on its behalf, and
-    /// gives its registration back. One that was stopped, and has given back everything, touches
-    /// nothing any more: it is destroyed aside.
-    pub(super) fn queue_pair_close(&mut self, index: usize) {
-        let record = &mut self.peers[index];
-        let is_over = record.draining.is_stopped && record.draining.is_done();
-        match record.qp.take() {
-            Some(over) if is_over => self.closer.take(over),
-            other => drop(other),
-        }
-        drop(record.mr.take());
-        record.state = State::Closed;
     }
 }
 

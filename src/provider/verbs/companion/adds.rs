@@ -75,7 +75,9 @@ impl<'m> Companion<'m> {
     }
 
     fn open_over(rail: &Verbs<'m>, sink_at: Option<u64>) -> Result<Companion<'m>, CompanionError> {
-        if !rail.has_atomics || rail.reads_max.min(rail.answers_max) == 0 {
+        if !rail.peers.abilities.has_atomics
+            || rail.peers.abilities.reads_max.min(rail.peers.abilities.answers_max) == 0
+        {
             return Err(CompanionError::Atomics);
         }
         let shared = rail.domain.shared();

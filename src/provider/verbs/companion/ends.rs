@@ -41,9 +41,9 @@ pub(super) fn join(
     other: u32,
     access: c_int,
 ) -> Result<(), CompanionError> {
-    let (port, end) = (&rail.port, rail.port.own_end(other, rail.answers_max));
+    let (port, end) = (&rail.port, rail.port.own_end(other, rail.peers.abilities.answers_max));
     port.begin(pair, n::ACCESS_LOCAL_WRITE | access).map_err(at(Step::Init))?;
     port.join(pair, &end).map_err(at(Step::ReadyToReceive))?;
-    let reads = rail.reads_max.min(rail.answers_max);
+    let reads = rail.peers.abilities.reads_max.min(rail.peers.abilities.answers_max);
     port.start(pair, 0, reads).map_err(at(Step::ReadyToSend))
 }
