@@ -4,7 +4,6 @@ use super::area::RECEIVES;
 use super::closer::Closer;
 use super::completions::{Kind, Name};
 use super::mtu::{Packets, mtu_bytes};
-use super::port::stop;
 use super::report::ErrorReport;
 use super::sends::Sends;
 use super::silence::Looks;
@@ -51,9 +50,9 @@ pub enum Down {
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Receives {
     /// Those whose message is held.
-    held: u64,
+    pub held: u64,
     /// Those that are free, and to be posted again.
-    due: u64,
+    pub due: u64,
 }
 
 impl Receives {
@@ -63,36 +62,10 @@ impl Receives {
         cell < RECEIVES && self.held & 1 << cell != 0
     }
 
-    /// The cell's message has come.
-    #[inline]
-    pub fn hold(&mut self, cell: usize) {
-        self.held |= 1 << cell;
-    }
-
-    /// The cell's message is held no more.
-    #[inline]
-    pub fn release(&mut self, cell: usize) {
-        self.held &= !(1 << cell);
-    }
-
-    /// The cell is to be posted again.
-    #[inline]
-    pub fn free(&mut self, cell: usize) {
-        self.due |= 1 << cell;
-    }
-
     /// How many cells are to be posted again.
     #[inline]
-    pub fn due(&self) -> usize {
+    pub fn due_count(&self) -> usize {
         self.due.count_ones() as usize
-    }
-
-    /// Takes one of the cells that are to be posted again.
-    #[inline]
-    pub fn take_due(&mut self) -> Option<usize> {
-        let cell = self.due.trailing_zeros() as usize;
-        self.due &= self.due.wrapping_sub(1);
-        (cell < RECEIVES).then_some(cell)
     }
 }
 
@@ -147,17 +120,6 @@ impl Draining {
     pub fn is_done(&self) -> bool {
         self.sends && self.receives
     }
-}
-
-/// Whether a queue pair has given back what it had.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Drained {
-    /// Not yet.
-    No,
-    /// By itself, or it had said that it would not.
-    Itself,
-    /// Not in time: it was destroyed.
-    Late,
 }
 
 /// The record of one peer.
@@ -249,7 +211,7 @@ impl Peer {
                 self.mark(index);
                 // where a queue pair is in that state already, doing it again gives back what was
                 // posted since; one that cannot be stopped is destroyed when its time is up
-                self.draining.is_stopped = stop(self.pair()).is_ok();
+                self.draining.is_stopped = self.pair().stop().is_ok();
             }
         }
     }
@@ -272,11 +234,17 @@ impl Peer {
         self.draining.is_unmarked = sent.is_err() || received.is_err();
     }
 
-    /// Whether everything has come back by now; if it takes too long, or nothing would tell of
-    /// it, the queue pair is destroyed: not before what is in the queue was taken, `is_empty`. One
-    /// that the device does not destroy may be moving bytes still, and is not over, unless the
-    /// device `is_gone`.
-    pub fn drain_on(&mut self, now: Instant, is_gone: bool, is_empty: bool) -> Drained {
+    /// Whether everything has come back by now; if it takes too long, or nothing would tell of it,
+    /// the queue pair is destroyed: not before what is in the queue was taken, `is_empty`. One that
+    /// the device does not destroy may be moving bytes still, and is not over, unless the device
+    /// `is_gone`. `undrained` counts those that were late.
+    pub fn drain_on(
+        &mut self,
+        now: Instant,
+        is_gone: bool,
+        is_empty: bool,
+        undrained: &mut u32,
+    ) -> bool {
         let draining = &mut self.draining;
         let done = draining.is_done();
         if !draining.is_timed {
@@ -284,23 +252,22 @@ impl Peer {
         }
         let is_late = draining.is_unmarked || now.since(draining.since) >= DRAIN;
         if !done && !(is_late && is_empty) {
-            return Drained::No;
+            return false;
         }
-        let mut drained = Drained::Itself;
         if !done && let Some(qp) = self.qp.take() {
             match qp.destroy() {
                 Ok(()) => {}
                 Err(kept) if !is_gone => {
                     self.qp = ManuallyDrop::new(Some(kept));
                     (draining.is_unmarked, draining.since) = (false, now);
-                    return Drained::No;
+                    return false;
                 }
                 Err(gone) => core::mem::forget(gone), // the kernel has, with the device
             }
-            drained = if draining.is_unmarked { Drained::Itself } else { Drained::Late };
+            *undrained += u32::from(!draining.is_unmarked);
         }
         self.state = State::Drained;
-        drained
+        true
     }
 
     /// Destroys the queue pair, after which the device touches nothing on the peer's behalf, and

@@ -4,16 +4,15 @@
 use super::area::Area;
 use super::closer::Closer;
 use super::domain::VerbsDomain;
-use super::peer::{Down, Drained, Peer, Receives, State};
+use super::peer::{Down, Peer, Receives, State};
 use super::poll::slot_parts;
-use super::port::Uses;
 use super::report::{ErrorReport, SILENT};
 use super::sends::{CHAIN, Chain, Link, Ring, SENDS, Sent};
 use super::sys::abi::Gid;
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
-use crate::fabric::{CloseError, Completion, DownCause, HEAD_BYTES, RecvSlot};
+use crate::fabric::{CloseError, Completion, DownCause, HEAD_BYTES, PostError, RecvSlot};
 use crate::provider::asides::Aside;
 use crate::provider::events::Events;
 use crate::provider::fifo::Fifo;
@@ -129,19 +128,18 @@ impl<'m> Peers<'m> {
         self.records.get(peer.as_usize())
     }
 
+    /// The place of a peer that takes ops other than fences.
     #[inline]
-    pub fn takes_ops(&self, peer: PeerIndex) -> bool {
-        self.get(peer).is_some_and(|peer| peer.takes_ops())
+    pub fn open_at(&self, peer: PeerIndex) -> Result<usize, PostError> {
+        match self.get(peer).is_some_and(|peer| peer.takes_ops()) {
+            true => Ok(peer.as_usize()),
+            false => Err(PostError::PeerDown),
+        }
     }
 
     /// Whether one is in this state.
     pub fn has(&self, state: State) -> bool {
         self.records.iter().any(|peer| peer.state == state)
-    }
-
-    /// What stands on the port.
-    pub fn uses(&self) -> Uses {
-        Uses { live: self.has(State::Live), prepared: self.has(State::Prepared) }
     }
 
     /// Whether there is nothing to report or to hand to the device.
@@ -157,8 +155,8 @@ impl<'m> Peers<'m> {
     pub fn payload(&self, peer: PeerIndex, slot: RecvSlot, offset: u64, length: u64) -> u64 {
         let (cell, whole) = slot_parts(slot);
         let whole = u64::from(whole);
-        let is_held = self.records[peer.as_usize()].receives.is_held(cell);
-        assert!(is_held, "a receive slot that is held");
+        let receives = &self.records[peer.as_usize()].receives;
+        assert!(receives.is_held(cell), "a receive slot that is held");
         let fits = offset <= whole && length <= whole - offset;
         assert!(fits && whole <= self.abilities.payload_bytes_max.into(), "bytes of the payload");
         self.area.head(peer.as_usize(), cell) as u64 + HEAD_BYTES as u64 + offset
@@ -167,8 +165,11 @@ impl<'m> Peers<'m> {
     /// A cell that is held is free again, and posted at once or with a few others: without those
     /// the peer has enough, so that the credit for it may be there first.
     #[inline]
-    pub fn slot_free(&mut self, index: usize, cell: usize) {
-        self.records[index].receives.release(cell);
+    pub fn slot_free(&mut self, index: usize, slot: RecvSlot) {
+        let (cell, _) = slot_parts(slot);
+        let receives = &mut self.records[index].receives;
+        assert!(receives.is_held(cell), "a receive slot that is held");
+        receives.held &= !(1 << cell);
         self.receive_again(index, cell);
     }
 
@@ -204,32 +205,26 @@ impl<'m> Peers<'m> {
     }
 
     /// Goes on with every peer that is ending or being fenced: on a device that `is_gone` or not,
-    /// and with all completions taken or not. Says how many did not give back in time what they
-    /// had.
+    /// and with all completions taken or not. `undrained` counts those that were late.
     #[cold]
     pub fn end_peers(
         &mut self,
         now: Instant,
-        is_gone: bool,
-        is_taken: bool,
+        (is_gone, is_taken): (bool, bool),
+        undrained: &mut u32,
         events: &mut Events,
-    ) -> u32 {
-        let mut undrained = 0;
+    ) {
         for index in 0..self.records.len() {
-            let record = &mut self.records[index];
-            if record.state == State::Draining {
-                let drained = record.drain_on(now, is_gone, is_taken && events.has_room());
-                if drained != Drained::No {
-                    let error = record.cut_off();
-                    record.sends.cut_off(&mut self.sent[index], &self.domain, error);
-                }
-                undrained += u32::from(drained == Drained::Late);
+            let (record, is_empty) = (&mut self.records[index], is_taken && events.has_room());
+            if record.state == State::Draining && record.drain_on(now, is_gone, is_empty, undrained)
+            {
+                let error = record.cut_off();
+                record.sends.cut_off(&mut self.sent[index], &self.domain, error);
             }
-            if self.records[index].state == State::Drained && self.report(index, events) {
+            if record.state == State::Drained && self.report(index, events) {
                 self.finish_end(index, events);
             }
         }
-        undrained
     }
 
     /// All ops but fences are reported: so are those now, and the end.
@@ -258,7 +253,7 @@ impl<'m> Peers<'m> {
             if !record.takes_ops() {
                 continue;
             }
-            if record.looks.is_silent(record.sends.ended(), record.sends.is_undelivered()) {
+            if record.looks.is_silent(record.sends.ended, record.sends.is_undelivered()) {
                 let (status, vendor, was_send) = (SILENT, 0, true);
                 let remote = record.terms.gid;
                 let report = ErrorReport { status, vendor, was_send, local, remote };
@@ -271,20 +266,15 @@ impl<'m> Peers<'m> {
         }
     }
 
-    /// Whether a peer may be closed.
-    pub fn closable(&self, peer: PeerIndex) -> Result<(), CloseError> {
-        match self.records.get(peer.as_usize()) {
-            None => Err(CloseError::Stale),
-            Some(record) if record.state == State::Closed => Err(CloseError::Stale),
-            Some(record) if record.sends.in_flight > 0 => Err(CloseError::Busy),
-            Some(_) => Ok(()),
-        }
-    }
-
     /// Forgets a peer without ops in flight. What it sent and is held stays, unless it is to be
     /// discarded.
-    pub fn forget(&mut self, index: usize, discard: bool) {
-        self.ring(index);
+    pub fn forget(&mut self, peer: PeerIndex, discard: bool) -> Result<(), CloseError> {
+        let index = peer.as_usize();
+        match self.get(peer).filter(|record| record.state != State::Closed) {
+            None => return Err(CloseError::Stale),
+            Some(record) if record.sends.in_flight > 0 => return Err(CloseError::Busy),
+            Some(_) => self.ring(index),
+        }
         let record = &mut self.records[index];
         self.endings -= u32::from(matches!(record.down, Down::Due(_)));
         record.close(&mut self.closer);
@@ -294,6 +284,7 @@ impl<'m> Peers<'m> {
             self.area.release(index);
         }
         self.open -= 1;
+        Ok(())
     }
 
     /// Closes every peer, and waits until their queue pairs are destroyed.

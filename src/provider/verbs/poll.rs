@@ -61,19 +61,13 @@ impl Peers<'_> {
                     record.draining.is_stopped || status == n::WC_WR_FLUSH_ERR;
             }
             (Kind::Send, n::WC_SUCCESS) => {
-                self.ended_through(index, name.at);
+                let (ring, domain) = (&mut self.sent[index], &self.domain);
+                record.looks.heard |= record.sends.end_through(ring, domain, name.at);
                 self.report(index, events);
             }
             (Kind::Receive, n::WC_SUCCESS) => self.received(index, name.at, wc, events),
             (Kind::Send | Kind::Receive, _) => self.failed(index, name, wc, port),
         }
-    }
-
-    /// Every send up to and with `at` has ended well.
-    #[inline]
-    fn ended_through(&mut self, index: usize, at: u32) {
-        let record = &mut self.records[index];
-        record.looks.heard |= record.sends.end_through(&mut self.sent[index], &self.domain, at);
     }
 
     /// Reports sends that have ended. `false`: not all found room; the next poll goes on.
@@ -89,7 +83,7 @@ impl Peers<'_> {
                 events.push(Completion::Done { peer, id: sent.id, result });
                 sends.in_flight -= 1;
             }
-            sends.skip();
+            sends.reported = sends.reported.wrapping_add(1);
         }
         true
     }
@@ -106,8 +100,9 @@ impl Peers<'_> {
     /// Reports what found no room the last time.
     #[inline]
     pub fn report_owed(&mut self, events: &mut Events) {
-        while !self.owing.is_empty() && events.has_room() {
-            let Some(index) = self.owing.pop() else { return };
+        while events.has_room()
+            && let Some(index) = self.owing.pop()
+        {
             self.report(index as usize, events);
         }
     }
@@ -115,8 +110,9 @@ impl Peers<'_> {
     /// Reports fences that are over, and ops that were refused.
     #[inline]
     pub fn report_asides(&mut self, events: &mut Events) {
-        while !self.asides.none_done() && events.has_room() {
-            let Some(aside) = self.asides.take_done() else { return };
+        while events.has_room()
+            && let Some(aside) = self.asides.take_done()
+        {
             self.records[aside.peer.as_usize()].sends.in_flight -= 1;
             events.push(aside.completion());
         }
@@ -138,7 +134,7 @@ impl Peers<'_> {
         let Some(length) = wc.byte_len.checked_sub(HEAD_BYTES as u32) else {
             return self.end(index, DownCause::Failed);
         };
-        record.receives.hold(cell as usize);
+        record.receives.held |= 1 << cell;
         let mut head = [0; HEAD_BYTES];
         // SAFETY: a cell that the device has filled, and does not touch until it is posted again.
         unsafe { touch::copy_in(self.area.head(index, cell as usize) as u64, &mut head) };

@@ -2,7 +2,9 @@
 //! are told of it.
 
 use super::domain::Shared;
-use super::mtu::{mtu_bytes, mtu_code};
+use super::mtu::mtu_bytes;
+use super::peer::State;
+use super::peers::Peers;
 use super::search::{Place, Search};
 use super::sys::abi::{AhAttr, AsyncEvent, Gid, GlobalRoute, PortAttr, QpAttr};
 use super::sys::{Device, QueuePair, numbers as n};
@@ -10,7 +12,6 @@ use super::{Config, PathConfig};
 use crate::base::units::{Instant, Span};
 use crate::memory::Errno;
 use core::ffi::c_int;
-use core::mem::zeroed;
 
 /// How often the device is asked, by the clock and by the number of polls, whichever is first.
 const EVERY: Span = Span::millis(10);
@@ -90,13 +91,6 @@ pub(super) enum News {
     Failed(u64, i32),
 }
 
-/// What stands on the port: peers that work, and peers that have said its LID to their other end.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Uses {
-    pub live: bool,
-    pub prepared: bool,
-}
-
 /// The other end of a queue pair.
 pub(super) struct OtherEnd {
     pub number: u32,
@@ -174,13 +168,13 @@ impl<'m> Port<'m> {
     }
 
     /// The next event of the device, and what comes of it; `None`: there is none.
-    pub fn next_event(&mut self, now: Instant, uses: impl Fn() -> Uses) -> Option<News> {
+    pub fn next_event(&mut self, now: Instant, peers: &Peers) -> Option<News> {
         let event = self.device().event()?;
         self.health.events = self.health.events.wrapping_add(1);
-        Some(self.happened(&event, now, uses))
+        Some(self.happened(&event, now, peers))
     }
 
-    fn happened(&mut self, event: &AsyncEvent, now: Instant, uses: impl Fn() -> Uses) -> News {
+    fn happened(&mut self, event: &AsyncEvent, now: Instant, peers: &Peers) -> News {
         // the element of a port's event is its number
         let is_ours = event.element as u32 == u32::from(self.number);
         match event.event_type {
@@ -194,11 +188,11 @@ impl<'m> Port<'m> {
                 self.health.port_down_since = None;
                 self.search.begin();
                 // one that is not known now is asked for before the next queue pair
-                return self.check(uses()).unwrap_or(News::None);
+                return self.check(peers).unwrap_or(News::None);
             }
             n::EVENT_GID_CHANGE if is_ours => {
                 self.search.hasten();
-                return self.check_gid(uses()).unwrap_or(News::None); // as above
+                return self.check_gid(peers).unwrap_or(News::None); // as above
             }
             n::EVENT_LID_CHANGE if is_ours && !self.is_ethernet => {
                 self.search.hasten();
@@ -227,22 +221,25 @@ impl<'m> Port<'m> {
     ///
     /// *Errors*: what stands at the place of the GID cannot be known now, for want of descriptors,
     /// say: nothing is lost by that.
-    pub fn check(&mut self, uses: Uses) -> Result<News, Errno> {
-        match self.check_port(uses) {
-            News::None => self.check_gid(uses),
+    pub fn check(&mut self, peers: &Peers) -> Result<News, Errno> {
+        match self.check_port(peers) {
+            News::None => self.check_gid(peers),
             news => Ok(news),
         }
     }
 
     /// A port that comes up may have another LID and take other packets than before, and so may one
     /// whose link is managed anew, of which not every device tells. Queue pairs stand on the LID.
-    fn check_port(&mut self, uses: Uses) -> News {
+    fn check_port(&mut self, peers: &Peers) -> News {
         let Some(port) = self.active() else { return News::None };
         // of which its event has told, or would have
         if self.health.port_down_since.take().is_some() {
             self.search.begin();
         }
-        if !self.is_ethernet && port.lid != self.lid && (uses.live || uses.prepared) {
+        if !self.is_ethernet
+            && port.lid != self.lid
+            && (peers.has(State::Live) || peers.has(State::Prepared))
+        {
             return News::Lost(libc::EADDRNOTAVAIL);
         }
         self.take(&port);
@@ -260,12 +257,12 @@ impl<'m> Port<'m> {
     /// too, for one of its subnet that is back. A rail that is lost stands on none.
     ///
     /// *Errors*: as [`Port::check`].
-    fn check_gid(&self, uses: Uses) -> Result<News, Errno> {
+    fn check_gid(&self, peers: &Peers) -> Result<News, Errno> {
         if self.health.is_lost() {
             return Ok(News::None);
         }
         let stands = self.gid_there()? == Some((self.place.gid, self.place.kind));
-        match stands && !self.may_go_home(uses) {
+        match stands && !self.may_go_home(peers) {
             true => Ok(News::None),
             false => Ok(News::Lost(libc::EADDRNOTAVAIL)),
         }
@@ -289,8 +286,8 @@ impl<'m> Port<'m> {
     /// would stand on one of its own if it were revived now. It stays where peers are reached.
     ///
     /// *Cost*: of a rail on another subnet, as [`Port::revive`].
-    fn may_go_home(&self, uses: Uses) -> bool {
-        if self.search.is_home(self.place.gid) || uses.live {
+    fn may_go_home(&self, peers: &Peers) -> bool {
+        if self.search.is_home(self.place.gid) || peers.has(State::Live) {
             return false;
         }
         let found = self.active().and_then(|port| self.find(&port, false));
@@ -310,8 +307,7 @@ impl<'m> Port<'m> {
     /// Goes on with a GID that the rules allow, if the port has one by now. `false`: it has none,
     /// is down, the rail does not wait for one, or it is too early to look again.
     ///
-    /// *Cost*: where it is time to look, allocates, and a system call for each entry of the port's
-    /// table.
+    /// *Cost*: as [`Search::find`], where it is time to look.
     pub fn revive(&mut self, now: Instant) -> bool {
         if !self.may_revive() || !self.search.is_due(now) {
             return false;
@@ -329,7 +325,7 @@ impl<'m> Port<'m> {
 
     /// Gives a queue pair the port; peers may do in our memory what `access` says.
     pub fn begin(&self, pair: &mut QueuePair, access: c_int) -> Result<(), Errno> {
-        let mut attr = attributes(n::QPS_INIT);
+        let mut attr = QpAttr::to(n::QPS_INIT);
         attr.pkey_index = self.path.pkey_index;
         attr.port_num = self.number;
         attr.qp_access_flags = access as u32;
@@ -338,7 +334,7 @@ impl<'m> Port<'m> {
 
     /// Gives it its other end: it receives.
     pub fn join(&self, pair: &mut QueuePair, other: &OtherEnd) -> Result<(), Errno> {
-        let mut attr = attributes(n::QPS_RTR);
+        let mut attr = QpAttr::to(n::QPS_RTR);
         attr.path_mtu = other.mtu_code;
         attr.dest_qp_num = other.number;
         attr.rq_psn = other.first_packet;
@@ -355,15 +351,9 @@ impl<'m> Port<'m> {
         pair.modify(&mut attr, mask)
     }
 
-    /// A queue pair of this port, for [`Port::join`].
-    pub fn own_end(&self, number: u32, answers_max: u8) -> OtherEnd {
-        let (gid, lid, first_packet) = (self.place.gid, self.lid, 0);
-        OtherEnd { number, gid, lid, first_packet, mtu_code: mtu_code(self.mtu_bytes), answers_max }
-    }
-
     /// Lets it send, with so many reads and adds on their way.
     pub fn start(&self, pair: &mut QueuePair, first_packet: u32, reads: u8) -> Result<(), Errno> {
-        let mut attr = attributes(n::QPS_RTS);
+        let mut attr = QpAttr::to(n::QPS_RTS);
         attr.timeout = self.path.timeout;
         attr.retry_cnt = self.path.retries;
         attr.rnr_retry = RNR_RETRIES;
@@ -394,15 +384,4 @@ impl<'m> Port<'m> {
             port_num: self.number,
         }
     }
-}
-
-/// Attributes of a queue pair that goes to this state.
-fn attributes(qp_state: c_int) -> QpAttr {
-    // SAFETY: integers, for all of which zero is a value; the mask says which count.
-    QpAttr { qp_state, ..unsafe { zeroed() } }
-}
-
-/// Moves a queue pair to the error state, in which it neither sends nor takes packets.
-pub(super) fn stop(pair: &mut QueuePair) -> Result<(), Errno> {
-    pair.modify(&mut attributes(n::QPS_ERR), n::QP_STATE)
 }

@@ -32,7 +32,7 @@ impl Peers<'_> {
     ///
     /// [`Sends::follows`]: super::sends::Sends::follows
     #[inline]
-    pub fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
+    fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
         let sends = &self.records[peer].sends;
         let waits = self.abilities.is_software && sends.waits_for_answer(fetches);
         if waits || !sends.fits_chain(count) {
@@ -48,7 +48,7 @@ impl Peers<'_> {
         head: &Head,
         payload: LocalSpan,
     ) -> Result<Posted, PostError> {
-        let index = peer.as_usize();
+        let index = self.open_at(peer)?;
         let length = payload.length().0;
         if length > self.records[index].terms.payload_bytes_max.into() {
             return Err(PostError::Unsupported);
@@ -73,13 +73,13 @@ impl Peers<'_> {
         line: &Line,
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
-        let index = peer.as_usize();
+        let index = self.open_at(peer)?;
         let (at, staged) = self.stage(index, LINE_BYTES as u32)?;
         // SAFETY: a place of a line in the peer's staging, which nobody else uses now.
         unsafe { touch::copy_out(line, at) };
         let shape = Shape::write(target, immediate);
         let is_loud = !self.abilities.is_ordered();
-        let sent = Sent::line(id, staged, is_loud);
+        let sent = Sent { id, is_loud, ..Sent::quiet(staged) };
         self.push_staged(index, at, LINE_BYTES as u32, &shape, sent);
         Ok(if is_loud { Posted::Pending } else { Posted::Done })
     }
@@ -97,7 +97,7 @@ impl Peers<'_> {
     #[inline(always)]
     fn push_staged(&mut self, index: usize, addr: u64, length: u32, shape: &Shape, sent: Sent) {
         let record = &mut self.records[index];
-        record.sends.take_staging(sent.staged);
+        record.sends.staged = record.sends.staged.wrapping_add(sent.staged);
         let sge = Sge { addr, length, lkey: record.lkey };
         self.push(index, &[sge], shape, sent);
     }
@@ -125,7 +125,7 @@ impl Peers<'_> {
     }
 
     fn post_span(&mut self, op: &Op, span: LocalSpan, shape: &Shape) -> Result<Posted, PostError> {
-        let index = op.peer.as_usize();
+        let index = self.open_at(op.peer)?;
         let length = span.length().0;
         if length > u64::from(self.abilities.message_bytes_max) {
             return Err(PostError::Unsupported);
@@ -157,14 +157,15 @@ impl Peers<'_> {
         }
         let data = Sent { is_loud: false, is_first: true, ..sent };
         self.push(index, parts, &Shape { opcode: n::WR_WRITE, immediate: 0, ..*shape }, data);
-        self.records[index].sends.wait_for(parts.iter().map(|part| u64::from(part.length)).sum());
+        let bytes: u64 = parts.iter().map(|part| u64::from(part.length)).sum();
+        self.records[index].sends.waiting_bytes += bytes; // the word's end tells theirs
         self.push(index, &[NOTHING], shape, Sent::loud(sent.id, 0));
     }
 
     /// A write of several parts, one behind the other.
     pub fn gather(&mut self, gather: &Gather) -> Result<Posted, PostError> {
         let Gather { id, peer, parts, target, immediate } = *gather;
-        let index = peer.as_usize();
+        let index = self.open_at(peer)?;
         let length = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.length().0));
         let most = u64::from(self.abilities.message_bytes_max);
         let parts_max = self.records[index].terms.parts_max.into();
@@ -204,8 +205,8 @@ impl Peers<'_> {
         Some(held)
     }
 
-    pub fn add(&mut self, op: &Op, target: RemoteSpan, value: u64) -> Result<Posted, PostError> {
-        let index = op.peer.as_usize();
+    fn add(&mut self, op: &Op, target: RemoteSpan, value: u64) -> Result<Posted, PostError> {
+        let index = self.open_at(op.peer)?;
         if !self.abilities.has_atomics || !target.address.is_multiple_of(8) {
             return Err(PostError::Unsupported);
         }
@@ -222,7 +223,7 @@ impl Peers<'_> {
 
     /// Accepts an op that ends with `Key`, since a key of ours is none. There is room for it.
     #[cold]
-    pub fn refuse(&mut self, id: OpId, peer: PeerIndex) -> Posted {
+    fn refuse(&mut self, id: OpId, peer: PeerIndex) -> Posted {
         let aside = Aside { peer, id, ..Aside::default() };
         let entry = self.asides.acquire(aside).expect("a free entry was seen");
         self.asides.finish(entry);
@@ -230,9 +231,10 @@ impl Peers<'_> {
         Posted::Pending
     }
 
-    pub fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
+    fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
         let index = op.peer.as_usize();
-        let record = &mut self.records[index];
+        let record = self.records.get_mut(index).filter(|record| record.state != State::Closed);
+        let record = record.ok_or(PostError::PeerDown)?;
         let is_first = record.fences.is_empty();
         self.asides.fence_append(&mut record.fences, op, generation).ok_or(PostError::Again)?;
         self.endings += u32::from(is_first);
@@ -272,7 +274,7 @@ impl Peers<'_> {
 
     /// Sees to it that the device says when it has done with everything so far.
     pub fn ask(&mut self, index: usize) {
-        if !self.records[index].sends.is_quiet() || !self.has_room(index, 1, None) {
+        if self.records[index].sends.quiet == 0 || !self.has_room(index, 1, None) {
             return;
         }
         self.ask_anew(index);
@@ -288,28 +290,8 @@ impl Peers<'_> {
 
     fn ask_anew(&mut self, index: usize) {
         self.push(index, &[NOTHING], &Shape::EMPTY, Sent::quiet(0));
-        self.records[index].sends.want_end();
+        self.records[index].sends.waits = true;
         self.ring(index);
-    }
-
-    /// The receive of a cell, and its part.
-    #[inline]
-    fn receive_request(&self, index: usize, cell: usize) -> (RecvWr, Sge) {
-        let record = &self.records[index];
-        let addr = self.area.head(index, cell) as u64;
-        let length = HEAD_BYTES as u32 + self.abilities.payload_bytes_max;
-        let part = Sge { addr, length, lkey: record.lkey };
-        let name = record.name(index, Kind::Receive, cell as u32);
-        (RecvWr { wr_id: name.pack(), num_sge: 1, ..RecvWr::NOTHING }, part)
-    }
-
-    /// Posts the receive of a cell.
-    pub fn receive_post(&mut self, index: usize, cell: usize) -> Result<(), Errno> {
-        let (mut request, mut part) = self.receive_request(index, cell);
-        request.sg_list = &mut part;
-        // SAFETY: a cell of the peer's, registered, which nobody else uses until it has completed;
-        // the library copies request and part.
-        unsafe { self.records[index].pair().receive(&mut request) }
     }
 
     /// A cell is to be posted again, if the queue pair has not ended meanwhile. One that does not
@@ -320,9 +302,9 @@ impl Peers<'_> {
         if !record.takes_receives() {
             return; // the next queue pair gets it
         }
-        record.receives.free(cell);
+        record.receives.due |= 1 << cell;
         self.due = Some(index as u32);
-        if record.receives.due() >= LAZY {
+        if record.receives.due_count() >= LAZY {
             self.receives_due(index);
         }
     }
@@ -331,33 +313,46 @@ impl Peers<'_> {
     #[inline]
     pub fn receives_late(&mut self) {
         if let Some(index) = self.due.take().map(|index| index as usize)
-            && self.records[index].receives.due() >= LAZY / 2
+            && self.records[index].receives.due_count() >= LAZY / 2
         {
             self.receives_due(index);
         }
     }
 
-    /// Posts the receives of all cells that are to be posted again.
     #[inline(never)]
-    pub fn receives_due(&mut self, index: usize) {
-        if !self.records[index].takes_receives() {
-            return;
-        }
-        let (mut parts, mut requests) = ([NOTHING; LAZY], [RecvWr::NOTHING; LAZY]);
-        let mut count = 0;
-        while let Some(cell) = self.records[index].receives.take_due() {
-            (requests[count], parts[count]) = self.receive_request(index, cell);
-            requests[count].sg_list = &mut parts[count];
-            count += 1;
-        }
-        for at in 1..count {
-            requests[at - 1].next = &mut requests[at];
-        }
-        // SAFETY: cells of the peer's, registered, which nobody else uses until they have
-        // completed; the library copies requests and parts.
-        if let Err(errno) = unsafe { self.records[index].pair().receive(&mut requests[0]) } {
+    fn receives_due(&mut self, index: usize) {
+        if self.records[index].takes_receives()
+            && let Err(errno) = self.receives_post(index)
+        {
             self.end(index, DownCause::Broken(errno.0));
         }
+    }
+
+    /// Posts the receives of all cells that are to be posted again.
+    pub fn receives_post(&mut self, index: usize) -> Result<(), Errno> {
+        let record = &mut self.records[index];
+        let length = HEAD_BYTES as u32 + self.abilities.payload_bytes_max;
+        while record.receives.due != 0 {
+            let (mut parts, mut requests) = ([NOTHING; LAZY], [RecvWr::NOTHING; LAZY]);
+            let mut count = 0;
+            while count < LAZY && record.receives.due != 0 {
+                let cell = record.receives.due.trailing_zeros() as usize;
+                record.receives.due &= record.receives.due - 1;
+                let addr = self.area.head(index, cell) as u64;
+                parts[count] = Sge { addr, length, lkey: record.lkey };
+                let wr_id = record.name(index, Kind::Receive, cell as u32).pack();
+                let (next, sg_list) = (core::ptr::null_mut(), &mut parts[count] as *mut Sge);
+                requests[count] = RecvWr { wr_id, next, sg_list, num_sge: 1 };
+                count += 1;
+            }
+            for at in 1..count {
+                requests[at - 1].next = &mut requests[at];
+            }
+            // SAFETY: cells of the peer's, registered, which nobody else uses until they have
+            // completed; the library copies requests and parts.
+            unsafe { record.pair().receive(&mut requests[0]) }?;
+        }
+        Ok(())
     }
 
     /// Any op.

@@ -3,14 +3,12 @@
 use super::VerbsDomain;
 use super::area::RECEIVES_KEPT;
 use super::peer::State;
-use super::poll::slot_parts;
 use super::rail::Verbs;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, Gather, Head, Line, LocalSpan,
-    MemoryDomain, Op, OpId, OpKind, PeerLife, PostError, Posted, Provider, RecvSlot, RemoteSpan,
-    Syscalls,
+    MemoryDomain, Op, OpId, PeerLife, PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
 };
 use crate::provider::events::Events;
 use crate::provider::touch;
@@ -50,13 +48,7 @@ impl<'m> Provider for Verbs<'m> {
 
     #[inline]
     fn post(&mut self, op: &Op, _now: Instant) -> Result<Posted, PostError> {
-        let peer = self.peers.get(op.peer).ok_or(PostError::PeerDown)?;
-        let is_open = peer.state != State::Closed;
-        match op.kind {
-            OpKind::Fence { generation } if is_open => self.peers.fence(op, generation.0),
-            _ if peer.takes_ops() => self.peers.post_op(op),
-            _ => Err(PostError::PeerDown),
-        }
+        self.peers.post_op(op)
     }
 
     #[inline]
@@ -68,10 +60,7 @@ impl<'m> Provider for Verbs<'m> {
         payload: LocalSpan,
         _now: Instant,
     ) -> Result<Posted, PostError> {
-        match self.peers.takes_ops(peer) {
-            true => self.peers.send(peer, head, payload),
-            false => Err(PostError::PeerDown),
-        }
+        self.peers.send(peer, head, payload)
     }
 
     #[inline]
@@ -83,10 +72,7 @@ impl<'m> Provider for Verbs<'m> {
         line: &Line,
         _now: Instant,
     ) -> Result<Posted, PostError> {
-        match self.peers.takes_ops(peer) {
-            true => self.peers.line(id, peer, target, line, None),
-            false => Err(PostError::PeerDown),
-        }
+        self.peers.line(id, peer, target, line, None)
     }
 
     fn parts_max(&self, peer: PeerIndex) -> usize {
@@ -96,15 +82,12 @@ impl<'m> Provider for Verbs<'m> {
 
     #[inline]
     fn post_gather(&mut self, gather: &Gather, _now: Instant) -> Result<Posted, PostError> {
-        match self.peers.takes_ops(gather.peer) {
-            true => self.peers.gather(gather),
-            false => Err(PostError::PeerDown),
-        }
+        self.peers.gather(gather)
     }
 
     #[inline]
     fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
-        self.peers.takes_ops(peer) && self.peers.send(peer, head, payload).is_ok()
+        self.peers.send(peer, head, payload).is_ok()
     }
 
     fn poll(&mut self, out: &mut [Completion], _budget: Bytes, now: Instant) -> usize {
@@ -118,15 +101,13 @@ impl<'m> Provider for Verbs<'m> {
             self.lose(libc::EIO);
         }
         // where there is no room, completions may be left
-        if self.silence.is_due() && events.has_room() {
-            self.silence.begin(now);
+        if events.has_room() && self.silence.take_due(now) {
             self.peers.end_silent(self.port.place.gid);
         }
         if self.peers.endings > 0 {
             let is_gone = self.port.health.lost_code == libc::ENODEV;
-            let is_taken = self.completions.is_empty();
-            let undrained = self.peers.end_peers(now, is_gone, is_taken, &mut events);
-            self.port.health.undrained += undrained;
+            let so_far = (is_gone, self.completions.is_empty());
+            self.peers.end_peers(now, so_far, &mut self.port.health.undrained, &mut events);
         }
         self.peers.report_asides(&mut events);
         if events.used == 0 {
@@ -142,7 +123,7 @@ impl<'m> Provider for Verbs<'m> {
 
     #[inline]
     fn is_leaving(&self, peer: PeerIndex) -> bool {
-        self.peers.get(peer).is_some_and(|peer| peer.sends.is_chained())
+        self.peers.get(peer).is_some_and(|peer| peer.sends.chained > 0)
     }
 
     #[inline]
@@ -160,17 +141,13 @@ impl<'m> Provider for Verbs<'m> {
 
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
-        let (cell, _) = slot_parts(slot);
-        let is_held = self.peers.records[peer.as_usize()].receives.is_held(cell);
-        assert!(is_held, "a receive slot that is held");
-        self.peers.slot_free(peer.as_usize(), cell);
+        self.peers.slot_free(peer.as_usize(), slot);
     }
 
     #[inline]
     fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
-        self.received_copy(peer, slot, 0, to); // which has seen that it is held
-        let (cell, _) = slot_parts(slot);
-        self.peers.slot_free(peer.as_usize(), cell);
+        self.received_copy(peer, slot, 0, to);
+        self.peers.slot_free(peer.as_usize(), slot);
     }
 }
 
@@ -182,14 +159,10 @@ impl<'m> PeerLife for Verbs<'m> {
     }
 
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
-        self.peers.closable(peer)?;
-        self.peers.forget(peer.as_usize(), true);
-        Ok(())
+        self.peers.forget(peer, true)
     }
 
     fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
-        self.peers.closable(peer)?;
-        self.peers.forget(peer.as_usize(), false);
-        Ok(())
+        self.peers.forget(peer, false)
     }
 }

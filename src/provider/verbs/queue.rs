@@ -101,12 +101,8 @@ impl Verbs<'_> {
         let (port, pair) = (&self.port, record.pair());
         let initialised = shared.with_access(|access| port.begin(pair, access));
         initialised.map_err(at(Step::Init))?;
-        for cell in 0..RECEIVES {
-            if !self.peers.records[index].receives.is_held(cell) {
-                self.peers.receive_post(index, cell).map_err(at(Step::Receives))?;
-            }
-        }
-        Ok(())
+        record.receives.due = !record.receives.held;
+        self.peers.receives_post(index).map_err(at(Step::Receives))
     }
 
     /// A queue pair, how many bytes its posts may copy, and how many parts they may have: one that
@@ -126,13 +122,7 @@ impl Verbs<'_> {
                 max_recv_sge: 1,
                 max_inline_data: inline,
             };
-            let (send_cq, recv_cq) =
-                (self.completions.queue.as_ptr(), self.completions.queue.as_ptr());
-            let none = core::ptr::null_mut();
-            let (qp_type, sq_sig_all) = (n::QPT_RC, 0);
-            let (qp_context, srq) = (none, none);
-            let mut init =
-                QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
+            let mut init = QpInitAttr::reliable(self.completions.queue.as_ptr(), cap);
             let shared = self.domain.shared();
             let (device, pd) = (shared.device(), shared.pd());
             let qp = match extended {
@@ -200,7 +190,7 @@ impl Verbs<'_> {
         }
         let ece = self.agree(index, other);
         let ece = ece.map_err(|error| self.extensions_refused(Step::Extensions, error))?;
-        let theirs = mtu_code(other.mtu_bytes);
+        let (theirs, abilities) = (mtu_code(other.mtu_bytes), self.peers.abilities);
         let record = &mut self.peers.records[index];
         record.terms.mtu_code_theirs = theirs as u8;
         let end = OtherEnd {
@@ -209,7 +199,7 @@ impl Verbs<'_> {
             lid: other.lid,
             first_packet: other.first_packet,
             mtu_code: c_int::from(record.terms.mtu_code).min(theirs),
-            answers_max: self.peers.abilities.answers_max,
+            answers_max: abilities.answers_max,
         };
         self.port.join(record.pair(), &end).map_err(|error| match ece.options {
             0 => at(Step::ReadyToReceive)(error),
@@ -218,12 +208,11 @@ impl Verbs<'_> {
         })?;
         let record = &mut self.peers.records[index];
         let (first_packet, reads) = (record.terms.first_packet, other.reads_max as u8);
-        let started =
-            self.port.start(record.pair(), first_packet, self.peers.abilities.reads_max.min(reads));
+        let reads = reads.min(abilities.reads_max);
+        let started = self.port.start(record.pair(), first_packet, reads);
         started.map_err(at(Step::ReadyToSend))?;
         record.terms.gid = gid;
-        record.terms.payload_bytes_max =
-            other.payload_bytes_max.min(self.peers.abilities.payload_bytes_max);
+        record.terms.payload_bytes_max = other.payload_bytes_max.min(abilities.payload_bytes_max);
         record.state = State::Live;
         record.down = Down::No;
         Ok(())
@@ -232,20 +221,15 @@ impl Verbs<'_> {
     /// Extensions that both ends have are used, those of one vendor alone. Both ends find the same,
     /// so that nobody has to answer.
     fn agree(&mut self, index: usize, other: &QueuePairHello) -> Result<Ece, Errno> {
-        let offered = self.peers.records[index].terms.offered;
-        let qp = self.peers.records[index].pair();
+        let record = &mut self.peers.records[index];
         let library = self.domain.shared().device().library();
-        let ours = if offered { qp.extensions(library) } else { Ece::NONE };
+        let is_offered = record.terms.offered;
+        let ours = if is_offered { record.pair().extensions(library) } else { Ece::NONE };
         let ece = common(&ours, other);
         match ece.vendor_id {
             0 => Ok(Ece::NONE),
-            _ => self.extensions_set(index, &ece).map(|()| ece),
+            _ => record.pair().extensions_set(library, &ece).map(|()| ece),
         }
-    }
-
-    fn extensions_set(&mut self, index: usize, ece: &Ece) -> Result<(), Errno> {
-        let library = self.domain.shared().device().library();
-        self.peers.records[index].pair().extensions_set(library, ece)
     }
 
     /// A device refused extensions that both ends have, or a queue pair with them. The other end

@@ -133,11 +133,11 @@ impl<'m> Verbs<'m> {
     /// Whether something that was posted to a living peer has not reached its device yet. Asks the
     /// device to say when it has, so poll and ask again.
     pub fn is_undelivered(&mut self, peer: PeerIndex) -> bool {
-        match self.peers.get(peer) {
-            Some(record) if record.takes_ops() && record.sends.is_undelivered() => {}
-            Some(_) | None => return false,
-        }
-        self.peers.ask(peer.as_usize());
+        let is_undelivered = |index: &usize| self.peers.records[*index].sends.is_undelivered();
+        let Some(index) = self.peers.open_at(peer).ok().filter(is_undelivered) else {
+            return false;
+        };
+        self.peers.ask(index);
         true
     }
 
@@ -161,12 +161,9 @@ impl<'m> Verbs<'m> {
     /// Posts what a peer's device acknowledges, unless that is under way; `false`: it takes no ops.
     #[cold]
     pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
-        let records = &mut self.peers.records;
-        let Some(record) = records.get_mut(peer.as_usize()).filter(|it| it.takes_ops()) else {
-            return false;
-        };
-        record.looks.heard = false;
-        self.peers.ask_anyway(peer.as_usize());
+        let Ok(index) = self.peers.open_at(peer) else { return false };
+        self.peers.records[index].looks.heard = false;
+        self.peers.ask_anyway(index);
         true
     }
 
@@ -205,7 +202,9 @@ impl<'m> Verbs<'m> {
         // a descriptor that is readable stays so until it is looked at
         self.look_at_device();
         if self.is_idle() {
-            self.completions.queue.hush();
+            if let Some(channel) = self.completions.queue.channel() {
+                channel.drain();
+            }
             return true;
         }
         self.peers.ring_all();
@@ -230,7 +229,7 @@ impl<'m> Verbs<'m> {
     fn look_at_device(&mut self) -> bool {
         let mut count = 0;
         while count < EVENTS_MAX
-            && let Some(news) = self.port.next_event(self.now, || self.peers.uses())
+            && let Some(news) = self.port.next_event(self.now, &self.peers)
         {
             count += 1;
             self.take_news(news);
@@ -256,8 +255,8 @@ impl<'m> Verbs<'m> {
     #[cold]
     pub(super) fn lose(&mut self, code: i32) {
         self.port.lose(code);
-        if code == libc::ENODEV {
-            self.completions.queue.mute();
+        if let (libc::ENODEV, Some(channel)) = (code, self.completions.queue.channel()) {
+            channel.mute();
         }
         self.peers.end_all(&[State::Live, State::Prepared], DownCause::Broken(code));
     }
@@ -266,7 +265,7 @@ impl<'m> Verbs<'m> {
     ///
     /// *Errors*: as [`Port::check`].
     pub(super) fn check(&mut self) -> Result<(), Errno> {
-        let news = self.port.check(self.peers.uses())?;
+        let news = self.port.check(&self.peers)?;
         self.take_news(news);
         Ok(())
     }

@@ -57,11 +57,6 @@ impl Sent {
         Sent { id, pin, staged, is_loud, is_first, outcome: Outcome::Open }
     }
 
-    /// A line: staged, and where lines may overtake each other its end is told.
-    pub const fn line(id: OpId, staged: u32, is_loud: bool) -> Sent {
-        Sent { id, is_loud, ..Sent::quiet(staged) }
-    }
-
     /// An op that ends with its completion.
     pub const fn loud(id: OpId, pin: u32) -> Sent {
         Sent { id, pin, is_loud: true, ..Sent::quiet(0) }
@@ -150,26 +145,26 @@ pub struct Sends {
     /// Position behind the last op that was accepted.
     next: u32,
     /// Requests that wait for the doorbell, and whether some have more parts than one.
-    chained: u8,
+    pub chained: u8,
     has_parts: bool,
     /// Whether its peer stands in the list of those with something to send.
     pub is_dirty: bool,
     /// All before have ended.
-    ended: u32,
+    pub ended: u32,
     /// All before were reported.
-    reported: u32,
+    pub reported: u32,
     /// Sends since the last one that is signalled, their staged bytes, and bytes of those that
     /// somebody waits for.
-    quiet: u8,
+    pub quiet: u8,
     quiet_staged: u32,
-    waiting_bytes: u64,
+    pub waiting_bytes: u64,
     /// Whether somebody waits for one of them.
-    waits: bool,
+    pub waits: bool,
     /// Position behind the last read or add, and whether it was a read.
     fetch: u32,
     fetch_is_read: bool,
     /// Staged, and free again, since it was opened.
-    staged: u32,
+    pub staged: u32,
     unstaged: u32,
     /// Ops accepted and not reported, fences and refused ones with them.
     pub in_flight: u32,
@@ -242,21 +237,10 @@ impl Sends {
         Some((next, core::mem::take(&mut self.has_parts)))
     }
 
-    /// Whether something waits for the doorbell.
-    #[inline]
-    pub fn is_chained(&self) -> bool {
-        self.chained > 0
-    }
-
     /// Whether so many more fit into the chain.
     #[inline]
     pub fn fits_chain(&self, count: usize) -> bool {
         usize::from(self.chained) + count <= CHAIN
-    }
-
-    /// All before this position have ended.
-    pub fn ended(&self) -> u32 {
-        self.ended
     }
 
     /// Every send up to and with `at` has ended well; `false`: that was known before.
@@ -305,17 +289,6 @@ impl Sends {
         (self.reported != self.ended).then(|| &ring[(self.reported % SENDS) as usize])
     }
 
-    /// It is reported now.
-    #[inline]
-    pub fn skip(&mut self) {
-        self.reported = self.reported.wrapping_add(1);
-    }
-
-    /// Somebody waits for the sends that are chained.
-    pub fn want_end(&mut self) {
-        self.waits = true;
-    }
-
     /// Whether so many more fit into the send queue.
     #[inline]
     pub fn has_room(&self, count: usize) -> bool {
@@ -341,15 +314,9 @@ impl Sends {
         (used + takes <= STAGING_BYTES).then_some((offset, takes))
     }
 
-    /// Takes so much of staging.
-    #[inline]
-    pub fn take_staging(&mut self, bytes: u32) {
-        self.staged = self.staged.wrapping_add(bytes);
-    }
-
     /// Counts a send in, of which `bytes` are waited for; whether it must be signalled.
     #[inline]
-    pub fn count(&mut self, staged: u32, waited: Option<u64>) -> bool {
+    fn count(&mut self, staged: u32, waited: Option<u64>) -> bool {
         self.quiet += 1;
         self.quiet_staged += staged;
         if let Some(bytes) = waited {
@@ -365,21 +332,10 @@ impl Sends {
         signal
     }
 
-    /// Somebody waits for bytes whose end another send will tell.
-    #[inline]
-    pub fn wait_for(&mut self, bytes: u64) {
-        self.waiting_bytes += bytes;
-    }
-
     /// The last send is signalled.
     #[inline]
-    pub fn signalled(&mut self) {
+    fn signalled(&mut self) {
         (self.quiet, self.quiet_staged, self.waiting_bytes, self.waits) = (0, 0, 0, false);
-    }
-
-    /// Whether there are sends behind the last that is signalled.
-    pub fn is_quiet(&self) -> bool {
-        self.quiet > 0
     }
 
     /// Whether the next op must wait for a read or an add before it, to keep the order that
@@ -393,7 +349,7 @@ impl Sends {
 
     /// [`Sends::waits_for_answer`] of the op that comes next.
     #[inline]
-    pub fn follows(&mut self, fetches: Option<bool>) -> bool {
+    fn follows(&mut self, fetches: Option<bool>) -> bool {
         let waits = self.waits_for_answer(fetches);
         if let Some(is_read) = fetches {
             (self.fetch, self.fetch_is_read) = (self.next.wrapping_add(1), is_read);

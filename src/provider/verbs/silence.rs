@@ -28,15 +28,14 @@ impl Silence {
         Silence { every: Span(most.0.div_ceil(LOOKS as u64)), last: Instant(0), is_due: false }
     }
 
-    /// Whether this poll looks, which has taken every completion there was.
+    /// Whether this poll looks.
     #[inline]
-    pub fn is_due(&self) -> bool {
-        self.is_due
-    }
-
-    /// It does.
-    pub fn begin(&mut self, now: Instant) {
-        (self.is_due, self.last) = (false, now);
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        let is_due = core::mem::take(&mut self.is_due);
+        if is_due {
+            self.last = now;
+        }
+        is_due
     }
 
     /// Called now and then.
@@ -92,11 +91,11 @@ mod tests {
     fn nobody_looks_where_no_time_is_too_long() {
         let mut silence = Silence::new(Span(0));
         silence.tick(Instant(u64::MAX));
-        assert!(!silence.is_due());
+        assert!(!silence.is_due);
         let mut silence = Silence::new(Span::millis(80));
         silence.tick(Instant(9_999_999));
-        assert!(!silence.is_due());
+        assert!(!silence.is_due);
         silence.tick(Instant(10_000_000));
-        assert!(silence.is_due());
+        assert!(silence.is_due);
     }
 }

@@ -17,13 +17,13 @@
 
 use super::super::domain::rkey;
 use super::super::rail::Verbs;
-use super::super::sys::abi::{Gid, QpCap, QpInitAttr, SendWr, Sge, Wc};
+use super::super::sys::abi::{Gid, SendWr, Sge, Wc};
 use super::super::sys::{CompletionQueue, MemoryRegion, QueuePair, numbers as n};
+use super::ends;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{OpError, OpErrorKind, OpId, PostError, Posted, RailKey};
-use crate::memory::{Errno, Reserve};
+use crate::memory::Reserve;
 use core::ffi::c_int;
-use core::ptr::null_mut;
 
 /// What a flush reads: as much as leaves a device at once.
 const FLUSH_BYTES: u64 = 64;
@@ -79,7 +79,7 @@ impl Flushing {
         if is_over(rail) {
             return Ok(Posted::Done); // its queue pairs are at rest, with all that was on its way
         }
-        if rail.health().is_lost() || self.make(rail).is_err() {
+        if rail.health().is_lost() || self.make(rail).is_none() {
             return Err(PostError::Unsupported);
         }
         let held = rail.domain.hold_from(key, address, FLUSH_BYTES);
@@ -133,43 +133,25 @@ impl Flushing {
         self.ended.take()
     }
 
-    /// Makes what flushes need, where it is not there.
-    fn make(&mut self, rail: &Verbs<'_>) -> Result<(), Errno> {
-        if self.loop_.as_ref().is_some_and(|it| it.gid.0 == rail.port.place.gid.0) {
-            return Ok(());
+    /// Makes what flushes need, where it is not there. `None`: it cannot be had.
+    fn make(&mut self, rail: &Verbs<'_>) -> Option<()> {
+        let gid = rail.port.place.gid;
+        if self.loop_.as_ref().is_some_and(|it| it.gid.0 == gid.0) {
+            return Some(());
         }
         self.loop_ = None;
         let shared = rail.domain.shared();
-        let buffer = Reserve::create(FLUSH_BYTES as usize)?;
+        let buffer = Reserve::create(FLUSH_BYTES as usize).ok()?;
         let start = buffer.start().expose_provenance() as u64;
         let access = n::ACCESS_LOCAL_WRITE;
         // SAFETY: the reserve outlives the registration, by the order of the fields.
-        let mr = unsafe { shared.pd().register(start, FLUSH_BYTES as usize, access, false) }?;
-        let cq = CompletionQueue::create(shared.device(), 1)?;
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let mut init = QpInitAttr {
-            qp_context: null_mut(),
-            send_cq: cq.as_ptr(),
-            recv_cq: cq.as_ptr(),
-            srq: null_mut(),
-            cap,
-            qp_type: n::QPT_RC,
-            sq_sig_all: 0,
-        };
-        // SAFETY: the queue outlives the queue pair, by the order of the fields.
-        let mut qp = unsafe { QueuePair::create(shared.device(), shared.pd(), &mut init) }?;
-        let end = rail.port.own_end(qp.number(), 1);
-        rail.port.begin(&mut qp, n::ACCESS_REMOTE_READ as c_int)?;
-        rail.port.join(&mut qp, &end)?;
-        rail.port.start(&mut qp, 0, 1)?;
-        self.loop_ = Some(Loop { qp, cq, mr, buffer, gid: rail.port.place.gid });
-        Ok(())
+        let mr = unsafe { shared.pd().register(start, FLUSH_BYTES as usize, access, false) };
+        let (mr, cq) = (mr.ok()?, CompletionQueue::create(shared.device(), 1).ok()?);
+        let mut qp = ends::create(rail, &cq, 1).ok()?;
+        let number = qp.number();
+        ends::join(rail, &mut qp, number, n::ACCESS_REMOTE_READ as c_int, 1).ok()?;
+        self.loop_ = Some(Loop { qp, cq, mr, buffer, gid });
+        Some(())
     }
 }
 
