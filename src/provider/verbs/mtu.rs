@@ -3,10 +3,8 @@
 extern crate std;
 
 use super::choice::ports::Device as Found;
-use super::rail::Verbs;
 use super::sys::numbers as n;
 use super::sys::{Device, Library};
-use crate::base::ids::PeerIndex;
 use core::ffi::c_int;
 
 /// `IBV_MTU_…` of packets of so many bytes.
@@ -26,17 +24,6 @@ pub struct Packets {
     pub ours_bytes: u32,
     /// At the peer's.
     pub theirs_bytes: u32,
-}
-
-impl Verbs<'_> {
-    /// How long the packets of a peer's queue pair are; `None`: it is not joined.
-    pub fn packets(&self, peer: PeerIndex) -> Option<Packets> {
-        let record = self.peers.get(peer.as_usize())?;
-        (record.mtu_code_theirs != 0).then(|| Packets {
-            ours_bytes: mtu_bytes(record.mtu_code.into()),
-            theirs_bytes: mtu_bytes(record.mtu_code_theirs.into()),
-        })
-    }
 }
 
 /// Asks for the MTU of each port. What cannot be asked stays as it is.

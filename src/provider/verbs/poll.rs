@@ -1,9 +1,12 @@
 //! Taking completions and reporting what they say.
 
 use super::area::RECEIVES;
-use super::peer::{Outcome, SENDS, State};
-use super::rail::{Kind, Name, Verbs};
+use super::completions::{Broken, Completions, Kind, Name};
+use super::peer::State;
+use super::peers::Peers;
+use super::port::Port;
 use super::report::ErrorReport;
+use super::sends::Outcome;
 use super::sys::abi::Wc;
 use super::sys::numbers as n;
 use crate::base::ids::PeerIndex;
@@ -23,83 +26,54 @@ pub(super) fn slot_parts(slot: RecvSlot) -> (usize, u32) {
     ((slot.0 & 0xffff_ffff) as usize, (slot.0 >> 32) as u32)
 }
 
-impl Verbs<'_> {
+impl Peers<'_> {
     /// Takes completions and reports, as long as there is room.
-    pub(super) fn take(&mut self, events: &mut Events) {
-        // one that gave fewer than there was room for has no more
-        let mut is_empty = false;
-        while events.has_room() {
-            if self.batch_at == self.batch_count {
-                if is_empty {
-                    return;
-                }
-                let count = self.cq.poll(&mut self.batch);
-                if count < 0 {
-                    return self.lose(libc::EIO);
-                }
-                (self.batch_at, self.batch_count) = (0, count as usize);
-                if count == 0 {
-                    return;
-                }
-                is_empty = self.batch_count < self.batch.len();
-            }
-            let wc = self.batch[self.batch_at];
-            self.batch_at += 1;
-            self.look(&wc, events);
+    #[inline]
+    pub fn take(
+        &mut self,
+        completions: &mut Completions,
+        port: &Port,
+        events: &mut Events,
+    ) -> Result<(), Broken> {
+        completions.begin();
+        while events.has_room()
+            && let Some(wc) = completions.next()?
+        {
+            self.look(&wc, port, events);
         }
+        Ok(())
     }
 
     #[inline]
-    fn look(&mut self, wc: &Wc, events: &mut Events) {
+    fn look(&mut self, wc: &Wc, port: &Port, events: &mut Events) {
         let name = Name::unpack(wc.wr_id);
         let index = usize::from(name.peer);
-        let Some(record) = self.peers.get_mut(index) else { return };
+        let Some(record) = self.records.get_mut(index) else { return };
         let is_over = matches!(record.state, State::Closed | State::Drained);
         if is_over || record.generation != name.generation {
             return; // of a queue pair that is gone
         }
         match (name.kind, wc.status) {
-            (Kind::LastSend, _) => record.drained_sends = true,
+            (Kind::LastSend, _) => record.draining.sends = true,
             // a queue pair that was not stopped may have received a word into it, and goes on
             (Kind::LastReceive, status) => {
-                record.drained_receives |= record.is_stopped || status == n::WC_WR_FLUSH_ERR;
+                record.draining.receives |=
+                    record.draining.is_stopped || status == n::WC_WR_FLUSH_ERR;
             }
             (Kind::Send, n::WC_SUCCESS) => {
-                self.ended_through(index, name.at);
+                let (ring, domain) = (&mut self.sent[index], &self.domain);
+                record.looks.heard |= record.sends.end_through(ring, domain, name.at);
                 self.report(index, events);
             }
             (Kind::Receive, n::WC_SUCCESS) => self.received(index, name.at, wc, events),
-            (Kind::Send | Kind::Receive, _) => self.failed(index, name, wc),
+            (Kind::Send | Kind::Receive, _) => self.failed(index, name, wc, port),
         }
-    }
-
-    /// Every send up to and with `at` has ended well.
-    #[inline]
-    fn ended_through(&mut self, index: usize, at: u32) {
-        let record = &mut self.peers[index];
-        let count = at.wrapping_sub(record.ended).wrapping_add(1);
-        if count > SENDS {
-            return; // it was reported before
-        }
-        for n in 0..count {
-            let place = record.ended.wrapping_add(n) % SENDS;
-            let sent = &mut self.sent[index * SENDS as usize + place as usize];
-            record.unstaged = record.unstaged.wrapping_add(sent.staged);
-            if let Some(region) = sent.pin.checked_sub(1) {
-                self.domain.release(region);
-            }
-            sent.outcome = if sent.is_loud { Outcome::Loud(Ok(())) } else { Outcome::Quiet };
-        }
-        record.ended = at.wrapping_add(1);
-        record.heard = true;
     }
 
     /// Reports sends that have ended. `false`: not all found room; the next poll goes on.
-    pub(super) fn report(&mut self, index: usize, events: &mut Events) -> bool {
-        let record = &mut self.peers[index];
-        while record.reported != record.ended {
-            let place = (record.reported % SENDS) as usize;
-            let sent = &self.sent[index * SENDS as usize + place];
+    pub fn report(&mut self, index: usize, events: &mut Events) -> bool {
+        let (sends, ring) = (&mut self.records[index].sends, &self.sent[index]);
+        while let Some(sent) = sends.oldest(ring) {
             if let Outcome::Loud(result) = sent.outcome {
                 if !events.has_room() {
                     self.owe(index);
@@ -107,9 +81,9 @@ impl Verbs<'_> {
                 }
                 let peer = PeerIndex(index as u32);
                 events.push(Completion::Done { peer, id: sent.id, result });
-                record.in_flight -= 1;
+                sends.in_flight -= 1;
             }
-            record.reported = record.reported.wrapping_add(1);
+            sends.reported = sends.reported.wrapping_add(1);
         }
         true
     }
@@ -124,27 +98,30 @@ impl Verbs<'_> {
     }
 
     /// Reports what found no room the last time.
-    #[cold]
-    pub(super) fn report_owed(&mut self, events: &mut Events) {
-        while events.has_room() {
-            let Some(index) = self.owing.pop() else { return };
+    #[inline]
+    pub fn report_owed(&mut self, events: &mut Events) {
+        while events.has_room()
+            && let Some(index) = self.owing.pop()
+        {
             self.report(index as usize, events);
         }
     }
 
-    #[cold]
-    pub(super) fn report_asides(&mut self, events: &mut Events) {
-        while events.has_room() {
-            let Some(aside) = self.asides.take_done() else { return };
-            self.peers[aside.peer.as_usize()].in_flight -= 1;
+    /// Reports fences that are over, and ops that were refused.
+    #[inline]
+    pub fn report_asides(&mut self, events: &mut Events) {
+        while events.has_room()
+            && let Some(aside) = self.asides.take_done()
+        {
+            self.records[aside.peer.as_usize()].sends.in_flight -= 1;
             events.push(aside.completion());
         }
     }
 
     #[inline]
     fn received(&mut self, index: usize, cell: u32, wc: &Wc, events: &mut Events) {
-        let record = &mut self.peers[index];
-        record.heard = true;
+        let record = &mut self.records[index];
+        record.looks.heard = true;
         if record.is_fenced || cell as usize >= RECEIVES {
             return;
         }
@@ -157,7 +134,7 @@ impl Verbs<'_> {
         let Some(length) = wc.byte_len.checked_sub(HEAD_BYTES as u32) else {
             return self.end(index, DownCause::Failed);
         };
-        record.held |= 1 << cell;
+        record.receives.held |= 1 << cell;
         let mut head = [0; HEAD_BYTES];
         // SAFETY: a cell that the device has filled, and does not touch until it is posted again.
         unsafe { touch::copy_in(self.area.head(index, cell as usize) as u64, &mut head) };
@@ -166,12 +143,12 @@ impl Verbs<'_> {
 
     /// A request failed: the first of its queue pair takes the others with it.
     #[cold]
-    fn failed(&mut self, index: usize, name: Name, wc: &Wc) {
+    fn failed(&mut self, index: usize, name: Name, wc: &Wc, port: &Port) {
         let was_send = name.kind == Kind::Send;
-        let local = self.gid;
-        let record = &mut self.peers[index];
+        let local = port.place.gid;
+        let record = &mut self.records[index];
         let (status, vendor) = (wc.status, wc.vendor_err);
-        let report = ErrorReport { status, vendor, was_send, local, remote: record.gid };
+        let report = ErrorReport { status, vendor, was_send, local, remote: record.terms.gid };
         let is_flush = status == n::WC_WR_FLUSH_ERR;
         let says_more = match record.report {
             None => true,
@@ -181,28 +158,21 @@ impl Verbs<'_> {
             record.report = Some(report);
         }
         if was_send && !is_flush {
-            let at = |at: u32| index * SENDS as usize + (at % SENDS) as usize;
-            // data's error is that of the op, which its word stands for
-            let is_first = self.sent[at(name.at)].is_first;
-            let sent = &mut self.sent[at(name.at.wrapping_add(is_first.into()))];
-            if sent.outcome == Outcome::Open {
-                let error = OpError { kind: report.kind(), code: report.errno() };
-                sent.outcome =
-                    if sent.is_loud { Outcome::Loud(Err(error)) } else { Outcome::Quiet };
-            }
+            let error = OpError { kind: report.kind(), code: report.errno() };
+            record.sends.fail(&mut self.sent[index], name.at, error);
         }
-        self.end(index, self.cause_of(&report));
+        self.end(index, cause_of(&report, port));
     }
+}
 
-    /// Why a peer is gone of which a request failed: where packets get lost, or the device takes
-    /// none, as soft-RoCE does, and the port is down, the port is why.
-    #[cold]
-    fn cause_of(&self, report: &ErrorReport) -> DownCause {
-        match report.cause() {
-            DownCause::Broken(libc::EIO | libc::ETIMEDOUT) if self.is_port_down() => {
-                DownCause::Broken(libc::ENETDOWN)
-            }
-            cause => cause,
+/// Why a peer is gone of which a request failed: where packets get lost, or the device takes none,
+/// as soft-RoCE does, and the port is down, the port is why.
+#[cold]
+fn cause_of(report: &ErrorReport, port: &Port) -> DownCause {
+    match report.cause() {
+        DownCause::Broken(libc::EIO | libc::ETIMEDOUT) if port.is_down() => {
+            DownCause::Broken(libc::ENETDOWN)
         }
+        cause => cause,
     }
 }

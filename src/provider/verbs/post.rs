@@ -1,88 +1,56 @@
 //! Taking ops, chaining them, and ringing the doorbell.
 
 use super::area::LAZY;
-use super::domain::rkey;
-use super::peer::{CHAIN, Outcome, SENDS, Sent, State};
-use super::rail::{Kind, Name, Verbs};
-use super::sys::abi::{RecvWr, SendWr, Sge};
+use super::completions::Kind;
+use super::peer::State;
+use super::peers::Peers;
+use super::sends::{NOTHING, PARTS_MAX, Request, Sent, Shape};
+use super::sys::abi::{RecvWr, Sge};
 use super::sys::numbers as n;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
-    DownCause, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted,
-    RemoteSpan, Source,
+    DownCause, Gather, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError,
+    Posted, RemoteSpan, Source,
 };
 use crate::memory::Errno;
 use crate::provider::asides::Aside;
 use crate::provider::touch;
 
-/// What a send has besides its memory.
-pub(super) struct Shape {
-    opcode: i32,
-    immediate: u32,
-    target: RemoteSpan,
-    /// What an add adds.
-    value: u64,
-    /// Whether it brings an answer, and whether that is a read's.
-    fetches: Option<bool>,
+/// Parts whose regions are pinned.
+struct Held {
+    pins: [u32; PARTS_MAX],
+    parts: [Sge; PARTS_MAX],
+    count: usize,
 }
 
-/// Whom a send belongs to.
-pub(super) struct Owner {
-    id: OpId,
-    pin: u32,
-    staged: u32,
-    is_loud: bool,
-    /// Whether its word follows.
-    is_first: bool,
-}
-
-impl Owner {
-    /// Nobody who waits: done when it is posted.
-    const fn quiet(staged: u32) -> Owner {
-        Owner { id: OpId(0), pin: 0, staged, is_loud: false, is_first: false }
-    }
-
-    /// A line: staged, and where lines may overtake each other its end is told.
-    const fn line(id: OpId, staged: u32, is_loud: bool) -> Owner {
-        Owner { id, pin: 0, staged, is_loud, is_first: false }
-    }
-
-    /// An op that ends with its completion.
-    pub(super) const fn loud(id: OpId, pin: u32) -> Owner {
-        Owner { id, pin, staged: 0, is_loud: true, is_first: false }
-    }
-}
-
-pub(super) const NOTHING: Sge = Sge { addr: 0, length: 0, lkey: 0 };
-const NOWHERE: RemoteSpan = RemoteSpan { key: crate::fabric::RailKey(0), address: 0 };
-
-impl Verbs<'_> {
-    /// Whether `count` more sends can be accepted; `fetches` as in [`Peer::follows`].
+impl Peers<'_> {
+    /// Whether `count` more sends can be accepted; `fetches` as in [`Sends::follows`].
     ///
     /// On a device of software it is not while it had to wait for an answer: Linux's rxe never
     /// sends a request with the fence bit when a packet of what it waits for was lost (seen with
     /// 6.1 and 1 % loss: an add, a read and a write stand still for ever).
     ///
-    /// [`Peer::follows`]: super::peer::Peer::follows
+    /// [`Sends::follows`]: super::sends::Sends::follows
     #[inline]
-    pub(super) fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
-        let waits = self.is_software && self.peers[peer].waits_for_answer(fetches);
-        if waits || self.peers[peer].chained as usize + count > CHAIN {
+    fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
+        let sends = &self.records[peer].sends;
+        let waits = self.abilities.is_software && sends.waits_for_answer(fetches);
+        if waits || !sends.fits_chain(count) {
             self.ring(peer);
         }
-        !waits && self.peers[peer].has_room(count)
+        !waits && self.records[peer].sends.has_room(count)
     }
 
     #[inline(always)]
-    pub(super) fn send(
+    pub fn send(
         &mut self,
         peer: PeerIndex,
         head: &Head,
         payload: LocalSpan,
     ) -> Result<Posted, PostError> {
-        let index = peer.as_usize();
+        let index = self.open_at(peer)?;
         let length = payload.length().0;
-        if length > self.peers[index].payload_bytes_max.into() {
+        if length > self.records[index].terms.payload_bytes_max.into() {
             return Err(PostError::Unsupported);
         }
         let bytes = HEAD_BYTES as u32 + length as u32;
@@ -91,15 +59,13 @@ impl Verbs<'_> {
         unsafe { touch::copy_out(head, at) };
         // SAFETY: behind the head, in the same place; the span's maker vouches for the source.
         unsafe { touch::copy(payload.address(), at + HEAD_BYTES as u64, length) };
-        let (opcode, target, value, fetches) = (n::WR_SEND, NOWHERE, 0, None);
-        let shape = Shape { opcode, immediate: 0, target, value, fetches };
-        self.push_staged(index, at, bytes, &shape, Owner::quiet(staged));
+        self.push_staged(index, at, bytes, &Shape::SEND, Sent::quiet(staged));
         Ok(Posted::Done)
     }
 
     /// Writes a line. On a rail whose packets take several ways the next one may land before it,
     /// even if it is for the same place: there it ends with its completion.
-    pub(super) fn line(
+    pub fn line(
         &mut self,
         id: OpId,
         peer: PeerIndex,
@@ -107,14 +73,14 @@ impl Verbs<'_> {
         line: &Line,
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
-        let index = peer.as_usize();
+        let index = self.open_at(peer)?;
         let (at, staged) = self.stage(index, LINE_BYTES as u32)?;
         // SAFETY: a place of a line in the peer's staging, which nobody else uses now.
         unsafe { touch::copy_out(line, at) };
-        let shape = write_shape(target, immediate);
-        let is_loud = !self.is_ordered();
-        let owner = Owner::line(id, staged, is_loud);
-        self.push_staged(index, at, LINE_BYTES as u32, &shape, owner);
+        let shape = Shape::write(target, immediate);
+        let is_loud = !self.abilities.is_ordered();
+        let sent = Sent { id, is_loud, ..Sent::quiet(staged) };
+        self.push_staged(index, at, LINE_BYTES as u32, &shape, sent);
         Ok(if is_loud { Posted::Pending } else { Posted::Done })
     }
 
@@ -124,116 +90,48 @@ impl Verbs<'_> {
         if !self.has_room(index, 1, None) {
             return Err(PostError::Again);
         }
-        let (offset, staged) = self.peers[index].stage(bytes).ok_or(PostError::Again)?;
+        let (offset, staged) = self.records[index].sends.stage(bytes).ok_or(PostError::Again)?;
         Ok((self.area.staging(index, offset) as u64, staged))
     }
 
     #[inline(always)]
-    fn push_staged(&mut self, index: usize, addr: u64, length: u32, shape: &Shape, owner: Owner) {
-        let record = &mut self.peers[index];
-        record.staged = record.staged.wrapping_add(owner.staged);
+    fn push_staged(&mut self, index: usize, addr: u64, length: u32, shape: &Shape, sent: Sent) {
+        let record = &mut self.records[index];
+        record.sends.staged = record.sends.staged.wrapping_add(sent.staged);
         let sge = Sge { addr, length, lkey: record.lkey };
-        self.push(index, sge, shape, owner);
-    }
-
-    #[inline(always)]
-    fn push(&mut self, index: usize, part: Sge, shape: &Shape, owner: Owner) {
-        self.push_parts(index, &[part], shape, owner);
+        self.push(index, &[sge], shape, sent);
     }
 
     /// Puts a send at the end of the peer's chain. There is room for it.
     #[inline(always)]
-    pub(super) fn push_parts(&mut self, index: usize, parts: &[Sge], shape: &Shape, owner: Owner) {
-        let record = &mut self.peers[index];
+    fn push(&mut self, index: usize, parts: &[Sge], shape: &Shape, sent: Sent) {
+        let record = &mut self.records[index];
         let length: u32 = parts.iter().map(|part| part.length).sum();
-        let waited = owner.is_loud.then_some(u64::from(length));
-        let mut send_flags = 0;
-        if record.count(owner.staged, waited) {
-            send_flags |= n::SEND_SIGNALED;
-        }
-        let is_short = length > 0 && length <= record.inline_max;
-        if is_short && shape.fetches.is_none() && self.may_copy(parts, &owner) {
-            send_flags |= n::SEND_INLINE;
-        }
-        let record = &mut self.peers[index];
-        if record.follows(shape.fetches) {
-            send_flags |= n::SEND_FENCE;
-        }
-        let at = record.next;
-        let name = Name { kind: Kind::Send, generation: record.generation, peer: index as u16, at };
-        let link = &mut self.chains[index * CHAIN + record.chained as usize];
-        record.chained += 1;
-        record.has_parts |= parts.len() > 1;
-        record.next = at.wrapping_add(1);
-        record.in_flight += u32::from(owner.is_loud);
-        link.parts[..parts.len()].copy_from_slice(parts);
-        let is_add = shape.opcode == n::WR_FETCH_ADD;
-        let key = rkey(shape.target.key);
-        link.wr = SendWr {
-            wr_id: name.pack(),
-            next: core::ptr::null_mut(),
-            sg_list: link.parts.as_mut_ptr(),
-            num_sge: if length > 0 { parts.len() as i32 } else { 0 },
-            opcode: shape.opcode,
-            send_flags,
-            imm_data: shape.immediate.to_be(),
-            remote_addr: shape.target.address,
-            rkey_or_add: if is_add { shape.value } else { SendWr::rkey_field(key) },
-            atomic_rkey: if is_add { key } else { 0 },
-            ..SendWr::NOTHING
+        let is_short = length > 0 && length <= record.terms.inline_max;
+        // some drivers take the first part for all of them, and a dma-buf is not the processor's to
+        // read
+        let may_copy = || {
+            let is_dmabuf = sent.pin.checked_sub(1).is_some_and(|pin| self.domain.is_dmabuf(pin));
+            parts.len() == 1 && !is_dmabuf
         };
-        let Owner { id, pin, staged, is_loud, is_first } = owner;
-        self.sent[index * SENDS as usize + (at % SENDS) as usize] =
-            Sent { id, pin, staged, is_loud, is_first, outcome: Outcome::Open };
-        self.mark_dirty(index);
-    }
-
-    /// Whether a post may copy the bytes: some drivers take the first part for all of them, and a
-    /// dma-buf is not the processor's to read.
-    #[inline]
-    fn may_copy(&self, parts: &[Sge], owner: &Owner) -> bool {
-        let is_dmabuf = owner.pin.checked_sub(1).is_some_and(|pin| self.domain.is_dmabuf(pin));
-        parts.len() == 1 && !is_dmabuf
-    }
-
-    #[inline(always)]
-    fn mark_dirty(&mut self, index: usize) {
-        let record = &mut self.peers[index];
-        if !record.is_dirty {
-            record.is_dirty = true;
+        let is_inline = is_short && shape.fetches.is_none() && may_copy();
+        let name = record.name(index, Kind::Send, 0);
+        let request = Request { name, parts, length, shape, is_inline };
+        record.sends.push(&mut self.sent[index], &mut self.chains[index], &request, sent);
+        if !record.sends.is_dirty {
+            record.sends.is_dirty = true;
             self.dirty.push(index as u32);
         }
     }
 
-    pub(super) fn write_span(
-        &mut self,
-        op: &Op,
-        span: LocalSpan,
-        target: RemoteSpan,
-        immediate: Option<u32>,
-    ) -> Result<Posted, PostError> {
-        self.post_span(op, span, &write_shape(target, immediate))
-    }
-
-    pub(super) fn read(
-        &mut self,
-        op: &Op,
-        to: LocalSpan,
-        from: RemoteSpan,
-    ) -> Result<Posted, PostError> {
-        let (opcode, fetches) = (n::WR_READ, Some(true));
-        let shape = Shape { opcode, immediate: 0, target: from, value: 0, fetches };
-        self.post_span(op, to, &shape)
-    }
-
     fn post_span(&mut self, op: &Op, span: LocalSpan, shape: &Shape) -> Result<Posted, PostError> {
-        let index = op.peer.as_usize();
+        let index = self.open_at(op.peer)?;
         let length = span.length().0;
-        if length > self.transfer_bytes_max() {
+        if length > u64::from(self.abilities.message_bytes_max) {
             return Err(PostError::Unsupported);
         }
         let has_word = shape.opcode == n::WR_WRITE_IMM;
-        let splits = has_word && length >= self.adaptive_bytes_min;
+        let splits = has_word && length >= self.abilities.adaptive_bytes_min;
         let count = 1 + usize::from(splits);
         if !self.has_room(index, count, shape.fetches) || self.asides.is_full() {
             return Err(PostError::Again);
@@ -246,31 +144,70 @@ impl Verbs<'_> {
             },
         };
         let sge = Sge { addr: span.address(), length: length as u32, lkey };
-        match splits {
-            false => self.push(index, sge, shape, Owner::loud(op.id, pin)),
-            true => self.push_split(index, &[sge], shape, Owner::loud(op.id, pin)),
-        }
+        self.push_whole(index, &[sge], shape, Sent::loud(op.id, pin), splits);
         Ok(Posted::Pending)
     }
 
-    /// Data and its word as two requests: packets of the first may take several ways, and the
-    /// device sees to it that the second is not received before.
-    pub(super) fn push_split(&mut self, index: usize, parts: &[Sge], shape: &Shape, owner: Owner) {
-        let word = Owner::loud(owner.id, 0);
-        let data = Owner { is_loud: false, is_first: true, ..owner };
-        self.push_parts(index, parts, &Shape { opcode: n::WR_WRITE, immediate: 0, ..*shape }, data);
-        self.peers[index].wait_for(parts.iter().map(|part| u64::from(part.length)).sum());
-        self.push(index, NOTHING, shape, word);
+    /// Data with its word, or both as two requests where it `splits`: packets of the first may
+    /// take several ways, and the device sees to it that the second is not received before.
+    #[inline(always)]
+    fn push_whole(&mut self, index: usize, parts: &[Sge], shape: &Shape, sent: Sent, splits: bool) {
+        if !splits {
+            return self.push(index, parts, shape, sent);
+        }
+        let data = Sent { is_loud: false, is_first: true, ..sent };
+        self.push(index, parts, &Shape { opcode: n::WR_WRITE, immediate: 0, ..*shape }, data);
+        let bytes: u64 = parts.iter().map(|part| u64::from(part.length)).sum();
+        self.records[index].sends.waiting_bytes += bytes; // the word's end tells theirs
+        self.push(index, &[NOTHING], shape, Sent::loud(sent.id, 0));
     }
 
-    pub(super) fn add(
-        &mut self,
-        op: &Op,
-        target: RemoteSpan,
-        value: u64,
-    ) -> Result<Posted, PostError> {
-        let index = op.peer.as_usize();
-        if !self.has_atomics || !target.address.is_multiple_of(8) {
+    /// A write of several parts, one behind the other.
+    pub fn gather(&mut self, gather: &Gather) -> Result<Posted, PostError> {
+        let Gather { id, peer, parts, target, immediate } = *gather;
+        let index = self.open_at(peer)?;
+        let length = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.length().0));
+        let most = u64::from(self.abilities.message_bytes_max);
+        let parts_max = self.records[index].terms.parts_max.into();
+        let length = length.filter(|length| parts.len() <= parts_max && *length <= most);
+        let length = length.ok_or(PostError::Unsupported)?;
+        let splits = immediate.is_some() && length >= self.abilities.adaptive_bytes_min;
+        // a place for the pin of each, and one for the word
+        let places = parts.len().max(1) + usize::from(splits);
+        if !self.has_room(index, places, None) || self.asides.is_full() {
+            return Err(PostError::Again);
+        }
+        let Some(held) = self.hold_all(parts) else { return Ok(self.refuse(id, peer)) };
+        let Held { pins, parts, count } = held;
+        let last = count.max(1) - 1;
+        for pin in &pins[..last] {
+            let pinned = Sent { pin: *pin, ..Sent::quiet(0) };
+            self.records[index].sends.place(&mut self.sent[index], pinned);
+        }
+        let (shape, sent) = (Shape::write(target, immediate), Sent::loud(id, pins[last]));
+        self.push_whole(index, &parts[..=last], &shape, sent, splits);
+        Ok(Posted::Pending)
+    }
+
+    /// Pins the regions of all parts that have bytes, or of none.
+    fn hold_all(&mut self, parts: &[LocalSpan]) -> Option<Held> {
+        let mut held = Held { pins: [0; PARTS_MAX], parts: [NOTHING; PARTS_MAX], count: 0 };
+        for part in parts.iter().filter(|part| part.length().0 > 0) {
+            let (addr, length) = (part.address(), part.length().0);
+            let Some((region, lkey)) = self.domain.hold(part.key(), addr, length) else {
+                held.pins[..held.count].iter().for_each(|pin| self.domain.release(pin - 1));
+                return None;
+            };
+            held.pins[held.count] = region + 1;
+            held.parts[held.count] = Sge { addr, length: length as u32, lkey };
+            held.count += 1;
+        }
+        Some(held)
+    }
+
+    fn add(&mut self, op: &Op, target: RemoteSpan, value: u64) -> Result<Posted, PostError> {
+        let index = self.open_at(op.peer)?;
+        if !self.abilities.has_atomics || !target.address.is_multiple_of(8) {
             return Err(PostError::Unsupported);
         }
         let (opcode, fetches) = (n::WR_FETCH_ADD, Some(false));
@@ -278,40 +215,41 @@ impl Verbs<'_> {
             return Err(PostError::Again);
         }
         let addr = self.area.sink(index) as u64;
-        let sge = Sge { addr, length: 8, lkey: self.peers[index].lkey };
+        let sge = Sge { addr, length: 8, lkey: self.records[index].lkey };
         let shape = Shape { opcode, immediate: 0, target, value, fetches };
-        self.push(index, sge, &shape, Owner::loud(op.id, 0));
+        self.push(index, &[sge], &shape, Sent::loud(op.id, 0));
         Ok(Posted::Pending)
     }
 
     /// Accepts an op that ends with `Key`, since a key of ours is none. There is room for it.
     #[cold]
-    pub(super) fn refuse(&mut self, id: OpId, peer: PeerIndex) -> Posted {
+    fn refuse(&mut self, id: OpId, peer: PeerIndex) -> Posted {
         let aside = Aside { peer, id, ..Aside::default() };
         let entry = self.asides.acquire(aside).expect("a free entry was seen");
         self.asides.finish(entry);
-        self.peers[peer.as_usize()].in_flight += 1;
+        self.records[peer.as_usize()].sends.in_flight += 1;
         Posted::Pending
     }
 
-    pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
+    fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
         let index = op.peer.as_usize();
-        let record = &mut self.peers[index];
+        let record = self.records.get_mut(index).filter(|record| record.state != State::Closed);
+        let record = record.ok_or(PostError::PeerDown)?;
         let is_first = record.fences.is_empty();
         self.asides.fence_append(&mut record.fences, op, generation).ok_or(PostError::Again)?;
         self.endings += u32::from(is_first);
-        record.in_flight += 1;
+        record.sends.in_flight += 1;
         record.is_fenced = true;
-        self.drain(index);
+        record.drain(index);
         Ok(Posted::Pending)
     }
 
     /// Hands the chains of all peers to the device.
     #[inline(always)]
-    pub(super) fn ring_all(&mut self) {
+    pub fn ring_all(&mut self) {
         while let Some(peer) = self.dirty.pop() {
-            let record = &mut self.peers[peer as usize];
-            record.is_dirty = false;
+            let record = &mut self.records[peer as usize];
+            record.sends.is_dirty = false;
             if record.state == State::Live {
                 self.ring(peer as usize);
             }
@@ -320,153 +258,119 @@ impl Verbs<'_> {
 
     /// Hands a peer's chain to the device.
     #[inline(always)]
-    pub(super) fn ring(&mut self, index: usize) {
-        let record = &mut self.peers[index];
-        let count = record.chained as usize;
-        if count == 0 || record.state != State::Live {
+    pub fn ring(&mut self, index: usize) {
+        let record = &mut self.records[index];
+        if record.state != State::Live {
             return;
         }
-        let chain = &mut self.chains[index * CHAIN..index * CHAIN + count];
-        if record.waits {
-            chain[count - 1].wr.send_flags |= n::SEND_SIGNALED;
-            record.signalled();
-        }
-        let first: *mut SendWr = link(chain);
-        record.chained = 0;
-        let has_parts = core::mem::take(&mut record.has_parts);
-        let qp = record.qp.as_mut().expect("a live peer has a queue pair");
+        let chain = record.sends.take_chain(&mut self.chains[index]);
+        let Some((first, has_parts)) = chain else { return };
         // SAFETY: the chain was just linked, out of requests whose memory lies in the peer's
         // staging, or in regions that are pinned until they have ended.
-        if let Err(errno) = unsafe { qp.send(first, has_parts) } {
+        if let Err(errno) = unsafe { record.pair().send(first, has_parts) } {
             self.end(index, DownCause::Broken(errno.0));
         }
     }
 
     /// Sees to it that the device says when it has done with everything so far.
-    pub(super) fn ask(&mut self, index: usize) {
-        if !self.peers[index].is_quiet() || !self.has_room(index, 1, None) {
+    pub fn ask(&mut self, index: usize) {
+        if self.records[index].sends.quiet == 0 || !self.has_room(index, 1, None) {
             return;
         }
         self.ask_anew(index);
     }
 
     /// The same where there may be nothing so far: the device hears from the peer's in any case.
-    pub(super) fn ask_anyway(&mut self, index: usize) {
-        match self.peers[index].is_undelivered() {
+    pub fn ask_anyway(&mut self, index: usize) {
+        match self.records[index].sends.is_undelivered() {
             true => self.ask(index),
             false => self.ask_anew(index),
         }
     }
 
     fn ask_anew(&mut self, index: usize) {
-        self.push(index, NOTHING, &write_shape(NOWHERE, None), Owner::quiet(0));
-        self.peers[index].waits = true;
+        self.push(index, &[NOTHING], &Shape::EMPTY, Sent::quiet(0));
+        self.records[index].sends.waits = true;
         self.ring(index);
-    }
-
-    /// The receive of a cell, and its part.
-    #[inline]
-    fn receive_request(&self, index: usize, cell: usize) -> (RecvWr, Sge) {
-        let record = &self.peers[index];
-        let addr = self.area.head(index, cell) as u64;
-        let length = HEAD_BYTES as u32 + self.limits.payload_bytes_max;
-        let part = Sge { addr, length, lkey: record.lkey };
-        let (generation, peer) = (record.generation, index as u16);
-        let name = Name { kind: Kind::Receive, generation, peer, at: cell as u32 };
-        (RecvWr { wr_id: name.pack(), num_sge: 1, ..RecvWr::NOTHING }, part)
-    }
-
-    /// Posts the receive of a cell.
-    pub(super) fn receive_post(&mut self, index: usize, cell: usize) -> Result<(), Errno> {
-        let (mut request, mut part) = self.receive_request(index, cell);
-        request.sg_list = &mut part;
-        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
-        // SAFETY: a cell of the peer's, registered, which nobody else uses until it has completed;
-        // the library copies request and part.
-        unsafe { qp.receive(&mut request) }
     }
 
     /// A cell is to be posted again, if the queue pair has not ended meanwhile. One that does not
     /// know its other end yet takes receives, too.
     #[inline]
-    pub(super) fn receive_again(&mut self, index: usize, cell: usize) {
-        let record = &mut self.peers[index];
-        if !matches!(record.state, State::Prepared | State::Live) {
+    pub fn receive_again(&mut self, index: usize, cell: usize) {
+        let record = &mut self.records[index];
+        if !record.takes_receives() {
             return; // the next queue pair gets it
         }
-        record.due |= 1 << cell;
-        record.due_count += 1;
+        record.receives.due |= 1 << cell;
         self.due = Some(index as u32);
-        if usize::from(record.due_count) >= LAZY {
+        if record.receives.due_count() >= LAZY {
             self.receives_due(index);
         }
     }
 
-    /// Posts the receives of all cells that are to be posted again.
+    /// Posts those of the peer that had the last one, if they are some.
+    #[inline]
+    pub fn receives_late(&mut self) {
+        if let Some(index) = self.due.take().map(|index| index as usize)
+            && self.records[index].receives.due_count() >= LAZY / 2
+        {
+            self.receives_due(index);
+        }
+    }
+
     #[inline(never)]
-    pub(super) fn receives_due(&mut self, index: usize) {
-        let record = &mut self.peers[index];
-        let (mut due, count) = (record.due, usize::from(record.due_count));
-        (record.due, record.due_count) = (0, 0);
-        if !matches!(record.state, State::Prepared | State::Live) {
-            return;
-        }
-        let mut parts = [NOTHING; LAZY];
-        let mut requests = [RecvWr::NOTHING; LAZY];
-        for (request, part) in requests.iter_mut().zip(&mut parts).take(count) {
-            let cell = due.trailing_zeros() as usize;
-            due &= due - 1;
-            (*request, *part) = self.receive_request(index, cell);
-            request.sg_list = part;
-        }
-        for at in 1..count {
-            requests[at - 1].next = &mut requests[at];
-        }
-        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
-        // SAFETY: cells of the peer's, registered, which nobody else uses until they have
-        // completed; the library copies requests and parts.
-        if let Err(errno) = unsafe { qp.receive(&mut requests[0]) } {
+    fn receives_due(&mut self, index: usize) {
+        if self.records[index].takes_receives()
+            && let Err(errno) = self.receives_post(index)
+        {
             self.end(index, DownCause::Broken(errno.0));
         }
     }
 
-    /// Longest write or read.
-    pub(super) fn transfer_bytes_max(&self) -> u64 {
-        self.message_bytes_max.into()
+    /// Posts the receives of all cells that are to be posted again.
+    pub fn receives_post(&mut self, index: usize) -> Result<(), Errno> {
+        let record = &mut self.records[index];
+        let length = HEAD_BYTES as u32 + self.abilities.payload_bytes_max;
+        while record.receives.due != 0 {
+            let (mut parts, mut requests) = ([NOTHING; LAZY], [RecvWr::NOTHING; LAZY]);
+            let mut count = 0;
+            while count < LAZY && record.receives.due != 0 {
+                let cell = record.receives.due.trailing_zeros() as usize;
+                record.receives.due &= record.receives.due - 1;
+                let addr = self.area.head(index, cell) as u64;
+                parts[count] = Sge { addr, length, lkey: record.lkey };
+                let wr_id = record.name(index, Kind::Receive, cell as u32).pack();
+                let (next, sg_list) = (core::ptr::null_mut(), &mut parts[count] as *mut Sge);
+                requests[count] = RecvWr { wr_id, next, sg_list, num_sge: 1 };
+                count += 1;
+            }
+            for at in 1..count {
+                requests[at - 1].next = &mut requests[at];
+            }
+            // SAFETY: cells of the peer's, registered, which nobody else uses until they have
+            // completed; the library copies requests and parts.
+            unsafe { record.pair().receive(&mut requests[0]) }?;
+        }
+        Ok(())
     }
-}
 
-pub(super) const fn write_shape(target: RemoteSpan, immediate: Option<u32>) -> Shape {
-    let (value, fetches) = (0, None);
-    match immediate {
-        Some(immediate) => Shape { opcode: n::WR_WRITE_IMM, immediate, target, value, fetches },
-        None => Shape { opcode: n::WR_WRITE, immediate: 0, target, value, fetches },
-    }
-}
-
-/// Links a chain and says where it starts.
-fn link(chain: &mut [super::rail::Link]) -> *mut SendWr {
-    let mut next = core::ptr::null_mut();
-    for link in chain.iter_mut().rev() {
-        link.wr.next = next;
-        next = &mut link.wr;
-    }
-    next
-}
-
-impl Verbs<'_> {
     /// Any op.
-    pub(super) fn post_op(&mut self, op: &Op) -> Result<Posted, PostError> {
-        match &op.kind {
-            OpKind::Send { head, payload } => self.send(op.peer, head, *payload),
-            OpKind::Write { source: Source::Line(line), target, immediate } => {
-                self.line(op.id, op.peer, *target, line, *immediate)
+    pub fn post_op(&mut self, op: &Op) -> Result<Posted, PostError> {
+        match op.kind {
+            OpKind::Send { ref head, payload } => self.send(op.peer, head, payload),
+            OpKind::Write { source: Source::Line(ref line), target, immediate } => {
+                self.line(op.id, op.peer, target, line, immediate)
             }
             OpKind::Write { source: Source::Span(span), target, immediate } => {
-                self.write_span(op, *span, *target, *immediate)
+                self.post_span(op, span, &Shape::write(target, immediate))
             }
-            OpKind::Read { target, source } => self.read(op, *target, *source),
-            OpKind::Add { target, value } => self.add(op, *target, *value),
+            OpKind::Read { target, source } => {
+                let (opcode, fetches) = (n::WR_READ, Some(true));
+                let shape = Shape { opcode, target: source, fetches, ..Shape::SEND };
+                self.post_span(op, target, &shape)
+            }
+            OpKind::Add { target, value } => self.add(op, target, value),
             OpKind::Fence { generation } => self.fence(op, generation.0),
         }
     }

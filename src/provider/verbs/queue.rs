@@ -2,40 +2,31 @@
 
 use super::area::RECEIVES;
 use super::choice::gid::{self, Family};
+use super::completions::Name;
 use super::domain::is_refusal;
 use super::mtu::mtu_code;
 use super::neighbour::is_known;
-use super::peer::{Down, Peer, SENDS, State};
-use super::rail::{Name, Verbs};
-use super::sys::abi::{AhAttr, Ece, Gid, GlobalRoute, QpAttr, QpCap, QpInitAttr};
+use super::peer::{Down, State};
+use super::port::OtherEnd;
+use super::rail::Verbs;
+use super::sends::SENDS;
+use super::sys::abi::{Ece, Gid, QpCap, QpInitAttr};
 use super::sys::{QueuePair, numbers as n};
 use super::{PeerOpenError, Step};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::memory::Errno;
 use crate::wire::queue_pair::QueuePairHello;
 use core::ffi::c_int;
-use core::mem::{ManuallyDrop, zeroed};
+use core::mem::ManuallyDrop;
 
 /// Bytes that are asked for inline: a head and a payload of some words, or of a few; a line.
 /// Devices give more, or refuse: then fewer are asked for, and last what they give unasked.
 const INLINE_BYTES: [u32; 4] = [220, 96, 64, 0];
-/// How long a peer would wait that found no receive: the shortest there is, since it never does.
-pub(super) const RNR_TIMER: u8 = 1;
-/// How often a message that finds no receive is sent again. Credits see to it that there is one;
-/// where they do not, waiting would hide the error (NCCL waits for ever).
-const RNR_RETRIES: u8 = 0;
-/// Most routers on the way, as on the internet.
-const HOPS_MAX: u8 = 255;
 /// What is posted on every queue pair.
 const KINDS: u64 = n::QP_EX_WRITE | n::QP_EX_WRITE_IMM | n::QP_EX_SEND | n::QP_EX_READ;
 
 fn at(step: Step) -> impl Fn(Errno) -> PeerOpenError {
     move |errno| PeerOpenError::Refused(step, errno)
-}
-
-pub(super) fn no_attributes() -> QpAttr {
-    // SAFETY: integers, for all of which zero is a value; the mask says which count.
-    unsafe { zeroed() }
 }
 
 impl Verbs<'_> {
@@ -50,43 +41,43 @@ impl Verbs<'_> {
         first_packet: u32,
     ) -> Result<QueuePairHello, PeerOpenError> {
         let index = peer.as_usize();
-        match self.peers.get(index) {
+        match self.peers.get(peer) {
             Some(record) if record.state == State::Closed => {}
             Some(_) | None => return Err(PeerOpenError::Index),
         }
         // an address may have moved on without a word, and its place gone to another
-        self.check_port();
-        self.check_gid().map_err(at(Step::GidNow))?;
-        if self.health.is_lost() {
+        self.check().map_err(at(Step::GidNow))?;
+        if self.port.health.is_lost() {
             return Err(PeerOpenError::RailLost);
         }
-        let before = &self.peers[index];
+        let before = &self.peers.records[index];
         let used = before.generation.wrapping_add(1) & Name::GENERATION_MASK;
-        self.peers[index] = Peer::closed(before.held, used, before.is_dirty);
+        self.peers.records[index] = before.closed(used);
         if let Err(error) = self.prepare(index) {
-            self.queue_pair_close(index);
+            self.peers.close(index);
             return Err(error);
         }
         let first_packet = first_packet & 0xff_ffff;
-        self.peers[index].first_packet = first_packet;
-        self.peers[index].mtu_code = mtu_code(self.mtu_bytes) as u8;
-        self.peers[index].offered = self.extensions;
-        self.peers_open += 1;
-        let qp = self.peers[index].qp.as_ref().expect("just made");
+        let record = &mut self.peers.records[index];
+        record.terms.first_packet = first_packet;
+        record.terms.mtu_code = mtu_code(self.port.mtu_bytes) as u8;
+        record.terms.offered = self.extensions;
+        self.peers.open += 1;
+        let qp = record.pair();
         let number = qp.number();
         let library = self.domain.shared().device().library();
         let ece = if self.extensions { qp.extensions(library) } else { Ece::NONE };
         Ok(QueuePairHello {
-            gid: u128::from_le_bytes(self.gid.0),
+            gid: u128::from_le_bytes(self.port.place.gid.0),
             number,
             first_packet,
-            mtu_bytes: self.mtu_bytes,
+            mtu_bytes: self.port.mtu_bytes,
             receives: RECEIVES as u32,
-            payload_bytes_max: self.limits.payload_bytes_max,
+            payload_bytes_max: self.peers.abilities.payload_bytes_max,
             generation: generation.0,
-            lid: self.lid,
-            reads_max: self.answers_max.into(),
-            link_layer: if self.is_ethernet { 2 } else { 1 },
+            lid: self.port.lid,
+            reads_max: self.peers.abilities.answers_max.into(),
+            link_layer: if self.port.is_ethernet { 2 } else { 1 },
             ece_vendor: ece.vendor_id,
             ece_options: ece.options,
         })
@@ -94,35 +85,24 @@ impl Verbs<'_> {
 
     fn prepare(&mut self, index: usize) -> Result<(), PeerOpenError> {
         let shared = self.domain.shared();
-        let part = self.area.part(index) as u64;
+        let part = self.peers.area.part(index) as u64;
         let access = n::ACCESS_LOCAL_WRITE;
         // SAFETY: the peer's part of the reserve, which outlives the registration.
-        let mr = unsafe { shared.pd().register(part, self.area.part_bytes(), access, false) };
+        let mr = unsafe { shared.pd().register(part, self.peers.area.part_bytes(), access, false) };
         let mr = mr.map_err(at(Step::Buffers))?;
-        self.peers[index].lkey = mr.lkey();
-        self.peers[index].mr = ManuallyDrop::new(Some(mr));
+        self.peers.records[index].lkey = mr.lkey();
+        self.peers.records[index].mr = ManuallyDrop::new(Some(mr));
         let (qp, inline_max, parts_max) = self.queue_pair_create().map_err(at(Step::QueuePair))?;
-        let record = &mut self.peers[index];
+        let record = &mut self.peers.records[index];
         record.qp = ManuallyDrop::new(Some(qp));
-        record.inline_max = inline_max;
-        record.parts_max = parts_max;
+        record.terms.inline_max = inline_max;
+        record.terms.parts_max = parts_max;
         record.state = State::Prepared;
-        let mut attr = no_attributes();
-        attr.qp_state = n::QPS_INIT;
-        attr.pkey_index = self.path.pkey_index;
-        attr.port_num = self.port;
-        let mask = n::QP_STATE | n::QP_PKEY_INDEX | n::QP_PORT | n::QP_ACCESS_FLAGS;
-        let initialised = shared.with_access(|access| {
-            attr.qp_access_flags = access as u32;
-            self.modify(index, &mut attr, mask)
-        });
+        let (port, pair) = (&self.port, record.pair());
+        let initialised = shared.with_access(|access| port.begin(pair, access));
         initialised.map_err(at(Step::Init))?;
-        for cell in 0..RECEIVES {
-            if self.peers[index].held & 1 << cell == 0 {
-                self.receive_post(index, cell).map_err(at(Step::Receives))?;
-            }
-        }
-        Ok(())
+        record.receives.due = !record.receives.held;
+        self.peers.receives_post(index).map_err(at(Step::Receives))
     }
 
     /// A queue pair, how many bytes its posts may copy, and how many parts they may have: one that
@@ -130,7 +110,7 @@ impl Verbs<'_> {
     /// says of parts is no promise, and of inline bytes it says nothing: what it refuses is asked
     /// for again, first with a single part, which costs less than to copy nothing.
     fn queue_pair_create(&mut self) -> Result<(QueuePair, u32, u8), Errno> {
-        let kinds = match self.has_atomics {
+        let kinds = match self.peers.abilities.has_atomics {
             true => KINDS | n::QP_EX_FETCH_ADD,
             false => KINDS,
         };
@@ -142,12 +122,7 @@ impl Verbs<'_> {
                 max_recv_sge: 1,
                 max_inline_data: inline,
             };
-            let (send_cq, recv_cq) = (self.cq.as_ptr(), self.cq.as_ptr());
-            let none = core::ptr::null_mut();
-            let (qp_type, sq_sig_all) = (n::QPT_RC, 0);
-            let (qp_context, srq) = (none, none);
-            let mut init =
-                QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
+            let mut init = QpInitAttr::reliable(self.completions.queue.as_ptr(), cap);
             let shared = self.domain.shared();
             let (device, pd) = (shared.device(), shared.pd());
             let qp = match extended {
@@ -158,8 +133,8 @@ impl Verbs<'_> {
             };
             Ok((qp?, init.cap.max_inline_data, parts))
         };
-        let with = |inline, extended| match make(inline, self.parts_max, extended) {
-            Err(_) if self.parts_max > 1 => make(inline, 1, extended),
+        let with = |inline, extended| match make(inline, self.peers.abilities.parts_max, extended) {
+            Err(_) if self.peers.abilities.parts_max > 1 => make(inline, 1, extended),
             made => made,
         };
         let of = |extended| {
@@ -173,11 +148,6 @@ impl Verbs<'_> {
         }
     }
 
-    fn modify(&mut self, index: usize, attr: &mut QpAttr, mask: c_int) -> Result<(), Errno> {
-        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
-        qp.modify(attr, mask)
-    }
-
     /// Joins a prepared peer to its other end, whose hello has been decoded. Ops are accepted from
     /// now on. When it fails, the peer is closed, but for [`PeerOpenError::NoAnswer`].
     ///
@@ -188,77 +158,61 @@ impl Verbs<'_> {
         other: &QueuePairHello,
     ) -> Result<(), PeerOpenError> {
         let index = peer.as_usize();
-        match self.peers.get(index) {
+        match self.peers.get(peer) {
             Some(record) if record.state == State::Prepared => {}
             Some(_) | None => return Err(PeerOpenError::Index),
         }
         let joined = self.join(index, other);
         if joined.is_err_and(|error| error != PeerOpenError::NoAnswer) {
-            self.queue_pair_close(index);
-            self.peers_open -= 1;
+            self.peers.close(index);
+            self.peers.open -= 1;
         }
         joined
     }
 
     fn join(&mut self, index: usize, other: &QueuePairHello) -> Result<(), PeerOpenError> {
-        if (other.link_layer == 2) != self.is_ethernet {
+        if (other.link_layer == 2) != self.port.is_ethernet {
             return Err(PeerOpenError::LinkLayer);
         }
         // with those that wait to be posted again, what is promised (`Caps::recv_slots`)
         if other.receives < RECEIVES as u32 {
             return Err(PeerOpenError::Receives(other.receives));
         }
-        let gid = Gid(other.gid.to_le_bytes());
-        let (ours, theirs) = (gid::Gid(self.gid.0), gid::Gid(gid.0));
-        let is_v2 = self.is_ethernet && self.gid_kind == Some(n::GID_ROCE_V2);
+        let (gid, place) = (Gid(other.gid.to_le_bytes()), self.port.place);
+        let (ours, theirs) = (gid::Gid(place.gid.0), gid::Gid(gid.0));
+        let is_v2 = self.port.is_ethernet && place.kind == Some(n::GID_ROCE_V2);
         // the kernel refuses it, and a device that does not would send what nobody takes
         if is_v2 && Family::of(ours.ip()) != Family::of(theirs.ip()) {
             return Err(PeerOpenError::Families(ours, theirs));
         }
-        if !is_known(self.interface, ours.ip(), theirs.ip()) {
+        if !is_known(place.interface, ours.ip(), theirs.ip()) {
             return Err(PeerOpenError::NoAnswer);
         }
         let ece = self.agree(index, other);
         let ece = ece.map_err(|error| self.extensions_refused(Step::Extensions, error))?;
-        let mut attr = no_attributes();
-        attr.qp_state = n::QPS_RTR;
-        let theirs = mtu_code(other.mtu_bytes);
-        self.peers[index].mtu_code_theirs = theirs as u8;
-        attr.path_mtu = c_int::from(self.peers[index].mtu_code).min(theirs);
-        attr.dest_qp_num = other.number;
-        attr.rq_psn = other.first_packet;
-        attr.max_dest_rd_atomic = self.answers_max;
-        attr.min_rnr_timer = RNR_TIMER;
-        attr.ah_attr = self.way_to(gid, other.lid);
-        let mask = n::QP_STATE
-            | n::QP_AV
-            | n::QP_PATH_MTU
-            | n::QP_DEST_QPN
-            | n::QP_RQ_PSN
-            | n::QP_MAX_DEST_RD_ATOMIC
-            | n::QP_MIN_RNR_TIMER;
-        self.modify(index, &mut attr, mask).map_err(|error| match ece.options {
+        let (theirs, abilities) = (mtu_code(other.mtu_bytes), self.peers.abilities);
+        let record = &mut self.peers.records[index];
+        record.terms.mtu_code_theirs = theirs as u8;
+        let end = OtherEnd {
+            number: other.number,
+            gid,
+            lid: other.lid,
+            first_packet: other.first_packet,
+            mtu_code: c_int::from(record.terms.mtu_code).min(theirs),
+            answers_max: abilities.answers_max,
+        };
+        self.port.join(record.pair(), &end).map_err(|error| match ece.options {
             0 => at(Step::ReadyToReceive)(error),
             // bits that both have may make no sense together
             _ => self.extensions_refused(Step::ReadyToReceive, error),
         })?;
-        let mut attr = no_attributes();
-        attr.qp_state = n::QPS_RTS;
-        attr.timeout = self.path.timeout;
-        attr.retry_cnt = self.path.retries.min(self.retries_max());
-        attr.rnr_retry = RNR_RETRIES;
-        attr.sq_psn = self.peers[index].first_packet;
-        attr.max_rd_atomic = self.reads_max.min(other.reads_max as u8);
-        let mask = n::QP_STATE
-            | n::QP_TIMEOUT
-            | n::QP_RETRY_CNT
-            | n::QP_RNR_RETRY
-            | n::QP_SQ_PSN
-            | n::QP_MAX_RD_ATOMIC;
-        self.modify(index, &mut attr, mask).map_err(at(Step::ReadyToSend))?;
-        let record = &mut self.peers[index];
-        record.gid = gid;
-        record.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
+        let record = &mut self.peers.records[index];
+        let (first_packet, reads) = (record.terms.first_packet, other.reads_max as u8);
+        let reads = reads.min(abilities.reads_max);
+        let started = self.port.start(record.pair(), first_packet, reads);
+        started.map_err(at(Step::ReadyToSend))?;
+        record.terms.gid = gid;
+        record.terms.payload_bytes_max = other.payload_bytes_max.min(abilities.payload_bytes_max);
         record.state = State::Live;
         record.down = Down::No;
         Ok(())
@@ -267,20 +221,15 @@ impl Verbs<'_> {
     /// Extensions that both ends have are used, those of one vendor alone. Both ends find the same,
     /// so that nobody has to answer.
     fn agree(&mut self, index: usize, other: &QueuePairHello) -> Result<Ece, Errno> {
-        let offered = self.peers[index].offered;
-        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
+        let record = &mut self.peers.records[index];
         let library = self.domain.shared().device().library();
-        let ours = if offered { qp.extensions(library) } else { Ece::NONE };
+        let is_offered = record.terms.offered;
+        let ours = if is_offered { record.pair().extensions(library) } else { Ece::NONE };
         let ece = common(&ours, other);
         match ece.vendor_id {
             0 => Ok(Ece::NONE),
-            _ => self.extensions_set(index, &ece).map(|()| ece),
+            _ => record.pair().extensions_set(library, &ece).map(|()| ece),
         }
-    }
-
-    fn extensions_set(&mut self, index: usize, ece: &Ece) -> Result<(), Errno> {
-        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
-        qp.extensions_set(self.domain.shared().device().library(), ece)
     }
 
     /// A device refused extensions that both ends have, or a queue pair with them. The other end
@@ -288,50 +237,6 @@ impl Verbs<'_> {
     fn extensions_refused(&mut self, step: Step, error: Errno) -> PeerOpenError {
         self.extensions &= !is_refusal(error);
         at(step)(error)
-    }
-
-    /// 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,
-    /// `COMPST_ERROR_RETRY`), and a peer that is gone would never be noticed.
-    pub(super) fn retries_max(&self) -> u8 {
-        if self.is_software { 6 } else { 7 }
-    }
-
-    /// The way to a peer: RoCE has GIDs alone; InfiniBand has a LID inside a subnet.
-    pub(super) fn way_to(&self, dgid: Gid, lid: u16) -> AhAttr {
-        let (flow_label, hop_limit) = (0, HOPS_MAX);
-        let (sgid_index, traffic_class) = (self.gid_index, self.path.traffic_class);
-        let same_subnet = dgid.0[..8] == self.gid.0[..8];
-        let is_global = self.is_ethernet || self.wants_global || lid == 0 || !same_subnet;
-        AhAttr {
-            grh: GlobalRoute { dgid, flow_label, sgid_index, hop_limit, traffic_class },
-            dlid: lid,
-            sl: self.path.service_level,
-            src_path_bits: 0,
-            static_rate: 0,
-            is_global: u8::from(is_global),
-            port_num: self.port,
-        }
-    }
-
-    /// Destroys a peer's queue pair, after which the device touches nothing on its behalf, and
-    /// gives its registration back. One that was stopped, and has given back everything, touches
-    /// nothing any more: it is destroyed aside.
-    pub(super) fn queue_pair_close(&mut self, index: usize) {
-        let record = &mut self.peers[index];
-        let is_over = record.is_stopped && record.is_drained();
-        match record.qp.take() {
-            Some(over) if is_over => self.closer.take(over),
-            other => drop(other),
-        }
-        drop(record.mr.take());
-        record.state = State::Closed;
-    }
-
-    /// Moves a queue pair to the error state, in which it neither sends nor takes packets.
-    pub(super) fn queue_pair_stop(&mut self, index: usize) -> Result<(), Errno> {
-        let mut attr = no_attributes();
-        attr.qp_state = n::QPS_ERR;
-        self.modify(index, &mut attr, n::QP_STATE)
     }
 }
 

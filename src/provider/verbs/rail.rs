@@ -6,108 +6,40 @@ use super::area::{Area, RECEIVES};
 use super::choice::gid::{self, GidKind};
 use super::choice::ports::SYSFS;
 use super::choice::software::is_software;
-use super::closer::Closer;
+use super::completions::Completions;
 use super::domain::VerbsDomain;
-use super::events::Health;
-use super::mtu::mtu_bytes;
+use super::mtu::Packets;
 use super::neighbour::interface_of;
-use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
-use super::revive::Search;
+use super::peer::{Peer, State};
+use super::peers::{self, Abilities, Peers};
+use super::port::{Health, News, Port};
+use super::search::{Place, kind_of};
+use super::sends::{Link, PARTS_MAX, SENDS, Sent};
 use super::silence::Silence;
-use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
+use super::sys::abi::{DeviceAttr, Gid, PortAttr};
 use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
 use super::{
-    Config, ErrorReport, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, PathConfig, REGIONS_MAX,
-    Step,
+    Config, ErrorReport, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step,
 };
-use crate::base::carve::{Carver, bytes_for};
+use crate::base::carve::Carver;
 use crate::base::ids::PeerIndex;
-use crate::base::units::{Instant, Span};
+use crate::base::units::Instant;
+use crate::fabric::DownCause;
 use crate::memory::Errno;
 use crate::provider::asides::Aside;
-use crate::provider::fifo::Fifo;
-use crate::provider::ops::Ops;
+use core::mem::ManuallyDrop;
 use std::path::Path;
 
-const ROOM: &str = "the block is as long as `bytes` says";
-/// Completions that are taken at a time.
-pub(super) const BATCH: usize = 32;
-/// Fences, and ops that were refused for a key of our own, per peer.
-const ASIDES: u32 = 4;
+/// Events that one look takes at most.
+const EVENTS_MAX: u32 = 16;
 /// What a completion queue must hold of one peer: all of its two queues, and a marker each.
 const COMPLETIONS: u32 = SENDS + RECEIVES as u32 + 2;
 /// Reads and adds in flight at most, ours and the peer's: what most devices have.
 const READS_MAX: i32 = 16;
 
-/// What a request is called: its peer, which use of it, which of its queues, and where in it.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) struct Name {
-    pub kind: Kind,
-    pub generation: u16,
-    pub peer: u16,
-    /// Position of a send; cell of a receive.
-    pub at: u32,
-}
-
-/// The queue that a request went through.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub(super) enum Kind {
-    Send = 0,
-    Receive = 1,
-    /// The last of the sends.
-    LastSend = 2,
-    /// The last of the receives.
-    LastReceive = 3,
-}
-
-impl Name {
-    pub const GENERATION_MASK: u16 = 0x3fff;
-
-    #[inline]
-    pub const fn pack(self) -> u64 {
-        (self.kind as u64) << 62
-            | ((self.generation & Name::GENERATION_MASK) as u64) << 48
-            | (self.peer as u64) << 32
-            | self.at as u64
-    }
-
-    #[inline]
-    pub const fn unpack(word: u64) -> Name {
-        let kind = match word >> 62 {
-            0 => Kind::Send,
-            1 => Kind::Receive,
-            2 => Kind::LastSend,
-            _ => Kind::LastReceive,
-        };
-        let generation = (word >> 48) as u16 & Name::GENERATION_MASK;
-        Name { kind, generation, peer: (word >> 32) as u16, at: word as u32 }
-    }
-}
-
-/// A request that waits for the doorbell.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Link {
-    pub wr: SendWr,
-    pub parts: [Sge; PARTS_MAX],
-}
-
-const NO_PART: Sge = Sge { addr: 0, length: 0, lkey: 0 };
-const NO_LINK: Link = Link { wr: SendWr::NOTHING, parts: [NO_PART; PARTS_MAX] };
-
-fn asides(limits: &Limits) -> usize {
-    (limits.peers_max * ASIDES) as usize
-}
-
 /// Bytes that [`Verbs::open`] cuts.
 pub fn bytes(limits: &Limits) -> usize {
-    let peers = limits.peers_max as usize;
-    VerbsDomain::bytes(limits.regions_max)
-        + bytes_for::<Peer>(peers)
-        + bytes_for::<Sent>(peers * SENDS as usize)
-        + bytes_for::<Link>(peers * CHAIN)
-        + bytes_for::<Aside>(asides(limits))
-        + 2 * bytes_for::<u32>(peers.next_power_of_two())
+    VerbsDomain::bytes(limits.regions_max) + peers::bytes(limits.peers_max)
 }
 
 /// What the rail keeps, and the sizes in bytes.
@@ -122,61 +54,16 @@ pub const RECORD_SIZES: [(&str, usize); 4] = [
 #[derive(Debug)]
 pub struct Verbs<'m> {
     pub(super) domain: VerbsDomain<'m>,
-    pub(super) cq: core::mem::ManuallyDrop<CompletionQueue>,
-    pub(super) limits: Limits,
-    pub(super) path: PathConfig,
-    pub(super) port: u8,
-    pub(super) gid_index: u8,
-    pub(super) gid: Gid,
-    /// `IBV_GID_TYPE_…`; `None`: the library does not tell it.
-    pub(super) gid_kind: Option<u32>,
-    /// The interface of the GID; 0: none.
-    pub(super) interface: u32,
-    pub(super) lid: u16,
-    /// Whether its packets have a global route header even inside of their subnet.
-    pub(super) wants_global: bool,
-    pub(super) is_ethernet: bool,
-    /// Whether its doorbell is a system call.
-    pub(super) is_software: bool,
-    pub(super) mtu_bytes: u32,
-    pub(super) message_bytes_max: u32,
-    pub(super) has_atomics: bool,
+    pub(super) completions: ManuallyDrop<Completions>,
+    pub(super) port: Port<'m>,
+    pub(super) peers: Peers<'m>,
     /// Whether vendors' extensions are offered to peers: until they were refused, or a queue pair
     /// with them.
     pub(super) extensions: bool,
     /// Whether queue pairs post by the extended interface where the driver has it.
     pub(super) extended_post: bool,
-    /// Most parts of a write that are asked for.
-    pub(super) parts_max: u8,
-    /// See [`Config::adaptive_bytes_min`]; the largest number: never.
-    pub(super) adaptive_bytes_min: u64,
-    /// Reads and adds in flight at most: ours to one peer, and a peer's to us.
-    pub(super) reads_max: u8,
-    pub(super) answers_max: u8,
-    pub(super) peers: &'m mut [Peer],
-    pub(super) sent: &'m mut [Sent],
-    pub(super) chains: &'m mut [Link],
-    pub(super) asides: Ops<'m, Aside>,
-    /// Peers with something to send.
-    pub(super) dirty: Fifo<'m, u32>,
-    /// Peers with ends to report that found no room; each once.
-    pub(super) owing: Fifo<'m, u32>,
-    /// The last peer that has cells to be posted again.
-    pub(super) due: Option<u32>,
-    pub(super) area: Area,
-    /// Completions taken and not looked at.
-    pub(super) batch: [Wc; BATCH],
-    pub(super) batch_at: usize,
-    pub(super) batch_count: usize,
-    pub(super) peers_open: u32,
-    /// Ends that are to be told, and peers whose fences wait.
-    pub(super) endings: u32,
     pub(super) now: Instant,
-    pub(super) port_grace: Span,
-    pub(super) health: Health,
-    pub(super) search: Search,
     pub(super) silence: Silence,
-    pub(super) closer: Closer,
 }
 
 // SAFETY: its pointers lead into the reserve and the block, which one thread uses at a time.
@@ -196,123 +83,231 @@ impl<'m> Verbs<'m> {
             return Err(OpenError::Block);
         }
         let at = |step| move |errno| OpenError::Refused(step, errno);
-        let Found { device, what, port, gid, gid_kind, interface } = find(config)?;
+        let Found { device, what, port, place } = find(config)?;
         let area = Area::create(limits.peers_max, limits.payload_bytes_max);
         let area = area.map_err(at(Step::Buffers))?;
         let pd = ProtectionDomain::create(&device).map_err(at(Step::ProtectionDomain))?;
         let cq = CompletionQueue::create(&device, completions(limits, &what)? as i32);
         let cq = cq.map_err(at(Step::CompletionQueue))?;
-        let count = limits.peers_max as usize;
-        let peers = block.filled_with(count, || Peer::closed(0, 0, false)).expect(ROOM);
-        let sent = block.filled(count * SENDS as usize, Sent::FREE).expect(ROOM);
-        let chains = block.filled(count * CHAIN, NO_LINK).expect(ROOM);
-        let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
-        let queue = count.next_power_of_two();
-        let [dirty, owing] = [(); 2].map(|()| Fifo::new(block.slice::<u32>(queue).expect(ROOM)));
         let has_atomics = what.atomic_cap != n::ATOMIC_NONE;
         let access = (config.relaxed_ordering, has_atomics);
         let domain = VerbsDomain::carve(block, limits.regions_max, device, pd, access);
-        Ok(Verbs {
-            domain: domain.expect(ROOM),
-            cq: core::mem::ManuallyDrop::new(cq),
-            limits: *limits,
-            path: config.path,
-            port: config.port,
-            gid_index: config.gid_index,
-            gid,
-            gid_kind,
-            interface,
-            lid: port.lid,
-            wants_global: wants_global(&port),
-            is_ethernet: port.link_layer == n::LINK_LAYER_ETHERNET,
+        let domain = domain.expect(peers::ROOM);
+        let abilities = Abilities {
             is_software: is_software(Path::new(SYSFS), config.device),
-            mtu_bytes: mtu_bytes(port.active_mtu),
-            message_bytes_max: port.max_msg_sz,
             has_atomics,
-            extensions: config.extensions,
-            extended_post: config.extended_post,
             parts_max: what.max_sge.clamp(1, PARTS_MAX as i32) as u8,
-            adaptive_bytes_min: most_if_none(config.adaptive_bytes_min),
             reads_max: what.max_qp_init_rd_atom.clamp(0, READS_MAX) as u8,
             answers_max: what.max_qp_rd_atom.clamp(0, READS_MAX) as u8,
-            peers,
-            sent,
-            chains,
-            asides,
-            dirty,
-            owing,
-            due: None,
-            area,
-            batch: [Wc::NOTHING; BATCH],
-            batch_at: 0,
-            batch_count: 0,
-            peers_open: 0,
-            endings: 0,
+            message_bytes_max: port.max_msg_sz,
+            payload_bytes_max: limits.payload_bytes_max,
+            adaptive_bytes_min: most_if_none(config.adaptive_bytes_min),
+        };
+        Ok(Verbs {
+            domain,
+            completions: ManuallyDrop::new(Completions::new(cq)),
+            port: Port::new(domain.shared(), config, (&port, place), abilities.is_software),
+            peers: Peers::carve(block, limits.peers_max, domain, area, abilities),
+            extensions: config.extensions,
+            extended_post: config.extended_post,
             now: Instant(0),
-            port_grace: config.port_grace,
-            health: Health::default(),
-            search: Search::new(gid, config),
             silence: Silence::new(config.silence_max),
-            closer: Closer::new(limits.peers_max),
         })
-    }
-
-    /// Whether packets of a queue pair take one way, so that writes land in the order of posts.
-    #[inline]
-    pub(super) fn is_ordered(&self) -> bool {
-        self.adaptive_bytes_min == u64::MAX
     }
 
     /// Whether no peer is open, so that polling is of no use.
     pub fn is_idle(&self) -> bool {
-        self.peers_open == 0
+        self.peers.open == 0
     }
 
     /// Whether something was posted that no poll or flush has handed to the device yet.
     pub fn is_unsent(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.peers.dirty.is_empty()
     }
 
     /// Whether the next poll must be told the time: a peer is ending.
     pub fn wants_time(&self) -> bool {
-        self.endings > 0
+        self.peers.endings > 0
     }
 
     /// Whether something that was posted to a living peer has not reached its device yet. Asks the
     /// device to say when it has, so poll and ask again.
     pub fn is_undelivered(&mut self, peer: PeerIndex) -> bool {
-        match self.peers.get(peer.as_usize()) {
-            Some(record) if record.takes_ops() && record.is_undelivered() => {}
-            Some(_) | None => return false,
-        }
-        self.ask(peer.as_usize());
+        let is_undelivered = |index: &usize| self.peers.records[*index].sends.is_undelivered();
+        let Some(index) = self.peers.open_at(peer).ok().filter(is_undelivered) else {
+            return false;
+        };
+        self.peers.ask(index);
         true
     }
 
     /// What broke the connection to a peer, while it is not closed.
     pub fn error(&self, peer: PeerIndex) -> Option<ErrorReport> {
-        self.peers.get(peer.as_usize())?.report
+        self.peers.get(peer)?.report
     }
 
     /// Whether the queue pair of a peer posts by the extended interface.
     pub fn is_extended(&self, peer: PeerIndex) -> bool {
-        let record = self.peers.get(peer.as_usize());
+        let record = self.peers.get(peer);
         record.and_then(|record| record.qp.as_ref()).is_some_and(|qp| qp.is_extended())
+    }
+
+    /// How long the packets of a peer's queue pair are; `None`: it is not joined.
+    pub fn packets(&self, peer: PeerIndex) -> Option<Packets> {
+        let record = self.peers.get(peer)?;
+        record.terms.packets()
+    }
+
+    /// Posts what a peer's device acknowledges, unless that is under way; `false`: it takes no ops.
+    #[cold]
+    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
+        let Ok(index) = self.peers.open_at(peer) else { return false };
+        self.peers.records[index].looks.heard = false;
+        self.peers.ask_anyway(index);
+        true
+    }
+
+    /// Whether something has come of it since, or was acknowledged; `None`: it takes no ops.
+    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
+        let record = self.peers.get(peer).filter(|it| it.takes_ops())?;
+        Some(record.looks.heard)
     }
 
     /// How device and port are.
     pub fn health(&self) -> Health {
-        self.health
+        self.port.health
     }
 
     /// The GID that it stands on, or stood on.
     pub fn gid(&self) -> Gid {
-        self.gid
+        self.port.place.gid
     }
 
     /// Largest packet of its port, in bytes.
     pub fn mtu_bytes(&self) -> u32 {
-        self.mtu_bytes
+        self.port.mtu_bytes
+    }
+
+    /// What becomes readable when there is something to poll for, once [`Verbs::arm`] has said so:
+    /// of completions, and of what happens to the device. `None`: nothing does, so nobody sleeps.
+    pub fn wait_fds(&self) -> Option<[i32; 2]> {
+        Some([self.completions.queue.channel()?.fd(), self.domain.shared().device().event_fd()])
+    }
+
+    /// Asks the device to make a descriptor readable with its next completion, and hands over what
+    /// was posted. `false`: something is there already, or is due by time; poll instead.
+    ///
+    /// *Cost*: three system calls.
+    pub fn arm(&mut self) -> bool {
+        // a descriptor that is readable stays so until it is looked at
+        self.look_at_device();
+        if self.is_idle() {
+            if let Some(channel) = self.completions.queue.channel() {
+                channel.drain();
+            }
+            return true;
+        }
+        self.peers.ring_all();
+        // those that work still end when that has been so for long enough
+        let is_port_late = self.health().port_down_since.is_some() && self.peers.has(State::Live);
+        // what is not looked at comes without a completion, or was taken already
+        self.peers.is_quiet() && !is_port_late && self.completions.arm()
+    }
+
+    /// Asks the device now and then whether something has happened to it. *Cost*: a system call
+    /// when it is asked.
+    #[inline]
+    pub(super) fn watch(&mut self) {
+        if self.port.health.is_due(self.now) {
+            self.silence.tick(self.now);
+            let _ = self.look_at_device();
+        }
+    }
+
+    /// Takes the device's events; `false`: there may be more.
+    #[cold]
+    fn look_at_device(&mut self) -> bool {
+        let mut count = 0;
+        while count < EVENTS_MAX
+            && let Some(news) = self.port.next_event(self.now, &self.peers)
+        {
+            count += 1;
+            self.take_news(news);
+        }
+        if self.port.is_late(self.now) {
+            // those that know no peer yet may wait for the port
+            self.peers.end_all(&[State::Live], DownCause::Broken(libc::ENETDOWN));
+        }
+        count < EVENTS_MAX
+    }
+
+    fn take_news(&mut self, news: News) {
+        match news {
+            News::None => {}
+            News::Lost(code) => self.lose(code),
+            News::Failed(element, code) => {
+                self.peers.end_element(element, DownCause::Broken(code));
+            }
+        }
+    }
+
+    /// The device failed, its completion queue did, or its GID has gone: every peer ends.
+    #[cold]
+    pub(super) fn lose(&mut self, code: i32) {
+        self.port.lose(code);
+        if let (libc::ENODEV, Some(channel)) = (code, self.completions.queue.channel()) {
+            channel.mute();
+        }
+        self.peers.end_all(&[State::Live, State::Prepared], DownCause::Broken(code));
+    }
+
+    /// Looks what has become of the port and its GID, and loses the rail where it must.
+    ///
+    /// *Errors*: as [`Port::check`].
+    pub(super) fn check(&mut self) -> Result<(), Errno> {
+        let news = self.port.check(&self.peers)?;
+        self.take_news(news);
+        Ok(())
+    }
+
+    /// Whether the rail is of no use now, and could be again without being opened anew.
+    pub fn may_revive(&self) -> bool {
+        self.port.may_revive()
+    }
+
+    /// Goes on with a GID that the rules allow, if the port has one by now: with that of the subnet
+    /// which has most bits in common with the one that the rail was opened with, or the last one at
+    /// another place; after a while with that which an endpoint would be opened with. `false`: it
+    /// has none, is down, the rail does not wait for one, or it is too early to look again.
+    ///
+    /// A rail that has its GID, and whose port is down for longer than it may be, sees whether it
+    /// still is: of one that is up, and of which no event came, no queue pair would ever be made.
+    ///
+    /// *Cost*: control path; a system call for each event of the device, and one for a port that is
+    /// down; where it is time to look, allocates, and a system call for each entry of the port's
+    /// table.
+    pub fn revive(&mut self, now: Instant) -> bool {
+        self.now = now;
+        if !self.port.health.is_lost() {
+            if self.port.is_late(now) {
+                let _ = self.check(); // what is not known now is asked for again
+            }
+            return false;
+        }
+        // a port that nobody polled has its news unread: that it has just come up, say
+        self.may_revive() && self.look_at_device() && self.port.revive(now)
+    }
+
+    /// The last loss of the port, counted from 1, that is a fence by now: each queue pair of before
+    /// it was stopped and has given back all that it had, or was destroyed. So nothing of before is
+    /// on its way any more. 0: none is. The largest number: no peer has a queue pair that works or
+    /// is ending, so that all of before has ended, with a loss or without.
+    pub fn fenced_through(&self) -> u32 {
+        match (self.peers.has(State::Draining), self.peers.has(State::Live)) {
+            (true, _) => 0,
+            (false, true) => self.port.health.revivals, // a loss stops all that were there
+            (false, false) => u32::MAX,
+        }
     }
 }
 
@@ -321,13 +316,7 @@ struct Found {
     device: Device,
     what: DeviceAttr,
     port: PortAttr,
-    gid: Gid,
-    gid_kind: Option<u32>,
-    interface: u32,
-}
-
-pub(super) fn wants_global(port: &PortAttr) -> bool {
-    port.flags & n::PORT_GRH_REQUIRED != 0
+    place: Place,
 }
 
 /// A threshold that nothing reaches, in place of none.
@@ -363,16 +352,8 @@ fn find(config: &Config) -> Result<Found, OpenError> {
         }
         _ => 0,
     };
-    Ok(Found { device, what, port, gid, gid_kind, interface })
-}
-
-/// What packets of a GID of this `IBV_GID_TYPE_…` look like.
-pub(super) fn kind_of(number: u32) -> GidKind {
-    match number {
-        n::GID_ROCE_V1 => GidKind::RoceV1,
-        n::GID_ROCE_V2 => GidKind::RoceV2,
-        _ => GidKind::InfiniBand,
-    }
+    let place = Place { index: config.gid_index, gid, kind: gid_kind, interface };
+    Ok(Found { device, what, port, place })
 }
 
 /// Whether a GID is the one that was chosen, as far as the library tells.
@@ -397,29 +378,10 @@ fn check(limits: &Limits) -> Result<(), OpenError> {
 
 impl Drop for Verbs<'_> {
     fn drop(&mut self) {
-        for index in 0..self.peers.len() {
-            if self.peers[index].state != State::Closed {
-                self.peers[index].down = Down::Told;
-                self.queue_pair_close(index);
-            }
-        }
-        self.closer.finish();
+        self.peers.close_all();
         // SAFETY: dropped once, after its queue pairs and before its device.
-        unsafe { core::mem::ManuallyDrop::drop(&mut self.cq) };
+        unsafe { ManuallyDrop::drop(&mut self.completions) };
         // SAFETY: called once; nothing of ours uses the device afterwards.
         unsafe { self.domain.close() };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_requests_come_back_as_they_were() {
-        for kind in [Kind::Send, Kind::Receive, Kind::LastSend, Kind::LastReceive] {
-            let name = Name { kind, generation: 0x3ffe, peer: 0xfffd, at: 0xffff_fffc };
-            assert_eq!(Name::unpack(name.pack()), name);
-        }
     }
 }

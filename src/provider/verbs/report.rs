@@ -179,7 +179,7 @@ mod tests {
         ] {
             let report = of(status, was_send);
             assert_eq!(report.errno(), errno, "{report}");
-            let mut peer = Peer::closed(0, 0, false);
+            let mut peer = Peer::unused();
             peer.report = Some(report);
             assert_eq!(peer.cut_off().code, errno, "{report}");
         }

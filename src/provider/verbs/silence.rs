@@ -8,12 +8,7 @@
 //! is stopped stays. Looks are counted, not time: time in which this process did not look ends no
 //! peer.
 
-use super::peer::Peer;
-use super::rail::Verbs;
-use super::report::{ErrorReport, SILENT};
-use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
-use crate::fabric::DownCause;
 
 /// Looks in the time that is too long.
 const LOOKS: u8 = 8;
@@ -25,12 +20,22 @@ pub(super) struct Silence {
     every: Span,
     last: Instant,
     /// The next poll looks.
-    pub is_due: bool,
+    is_due: bool,
 }
 
 impl Silence {
     pub const fn new(most: Span) -> Silence {
         Silence { every: Span(most.0.div_ceil(LOOKS as u64)), last: Instant(0), is_due: false }
+    }
+
+    /// Whether this poll looks.
+    #[inline]
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        let is_due = core::mem::take(&mut self.is_due);
+        if is_due {
+            self.last = now;
+        }
+        is_due
     }
 
     /// Called now and then.
@@ -39,60 +44,27 @@ impl Silence {
     }
 }
 
-impl Peer {
-    /// One look; whether it was the last at a peer of which nothing completes.
-    fn is_silent(&mut self) -> bool {
-        if !self.is_undelivered() || self.looked_at != self.ended {
-            (self.looked_at, self.looks) = (self.ended, 0);
+/// What was seen of one peer.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Looks {
+    /// What had ended at the last look, and looks since at which no more had.
+    looked_at: u32,
+    looks: u8,
+    /// Whether its device has been heard since that was asked.
+    pub heard: bool,
+}
+
+impl Looks {
+    /// One look, at how many sends have ended and whether some have not; whether it was the last at
+    /// a peer of which nothing completes.
+    pub fn is_silent(&mut self, ended: u32, is_undelivered: bool) -> bool {
+        if !is_undelivered || self.looked_at != ended {
+            (self.looked_at, self.looks) = (ended, 0);
             return false;
         }
         self.looks += 1;
         // the first may have been right behind the post
         self.looks > LOOKS
-    }
-}
-
-impl Verbs<'_> {
-    /// Looks at all peers, behind a poll that has taken every completion there was.
-    #[cold]
-    pub(super) fn silence_look(&mut self) {
-        (self.silence.is_due, self.silence.last) = (false, self.now);
-        for index in 0..self.peers.len() {
-            let record = &mut self.peers[index];
-            if !record.takes_ops() {
-                continue;
-            }
-            if record.is_silent() {
-                let (status, vendor, was_send) = (SILENT, 0, true);
-                let (local, remote) = (self.gid, record.gid);
-                let report = ErrorReport { status, vendor, was_send, local, remote };
-                record.report.get_or_insert(report);
-                self.end(index, DownCause::Broken(libc::ETIMEDOUT));
-            } else {
-                // of what nobody waits for nothing would be heard
-                self.ask(index);
-            }
-        }
-    }
-}
-
-/// Whether a peer's device is there, for who hears nothing of the peer otherwise.
-impl Verbs<'_> {
-    /// Posts what a peer's device acknowledges, unless that is under way; `false`: it takes no ops.
-    #[cold]
-    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
-        let Some(record) = self.peers.get_mut(peer.as_usize()).filter(|it| it.takes_ops()) else {
-            return false;
-        };
-        record.heard = false;
-        self.ask_anyway(peer.as_usize());
-        true
-    }
-
-    /// Whether something has come of it since, or was acknowledged; `None`: it takes no ops.
-    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
-        let record = self.peers.get(peer.as_usize()).filter(|it| it.takes_ops())?;
-        Some(record.heard)
     }
 }
 
@@ -102,20 +74,17 @@ mod tests {
 
     #[test]
     fn peer_ends_when_nothing_completes_for_as_many_looks_in_a_row() {
-        let mut peer = Peer::closed(0, 0, false);
-        let looks = |peer: &mut Peer| (1..).find(|_| peer.is_silent()).unwrap();
-        assert!((0..100).all(|_| !peer.is_silent()), "nothing was sent");
-        peer.next = 2;
-        assert_eq!(looks(&mut peer), 9);
+        let mut peer = Looks::default();
+        let looks = |peer: &mut Looks, ended| (1..).find(|_| peer.is_silent(ended, true)).unwrap();
+        assert!((0..100).all(|_| !peer.is_silent(0, false)), "nothing was sent");
+        assert_eq!(looks(&mut peer, 0), 9);
         peer.looks = 0;
-        for _ in 0..3 {
-            assert!((0..8).all(|_| !peer.is_silent()));
-            peer.ended = 1 - peer.ended;
-            assert!(!peer.is_silent(), "something completed");
+        for ended in [1, 0, 1] {
+            assert!((0..8).all(|_| !peer.is_silent(1 - ended, true)));
+            assert!(!peer.is_silent(ended, true), "something completed");
         }
-        assert_eq!(looks(&mut peer), 9);
-        peer.ended = peer.next;
-        assert!(!peer.is_silent() && peer.looks == 0);
+        assert_eq!(looks(&mut peer, 1), 9);
+        assert!(!peer.is_silent(2, false) && peer.looks == 0);
     }
 
     #[test]

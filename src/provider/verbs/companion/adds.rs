@@ -4,7 +4,7 @@ extern crate std;
 
 use super::super::Step;
 use super::super::domain::{VerbsDomain, rkey};
-use super::super::events::Health;
+use super::super::port::Health;
 use super::super::rail::Verbs;
 use super::super::sys::abi::{SendWr, Sge, Wc};
 use super::super::sys::{CompletionQueue, MemoryRegion, QueuePair, numbers as n};
@@ -75,7 +75,9 @@ impl<'m> Companion<'m> {
     }
 
     fn open_over(rail: &Verbs<'m>, sink_at: Option<u64>) -> Result<Companion<'m>, CompanionError> {
-        if !rail.has_atomics || rail.reads_max.min(rail.answers_max) == 0 {
+        let abilities = &rail.peers.abilities;
+        let reads = abilities.reads_max.min(abilities.answers_max);
+        if !abilities.has_atomics || reads == 0 {
             return Err(CompanionError::Atomics);
         }
         let shared = rail.domain.shared();
@@ -93,10 +95,11 @@ impl<'m> Companion<'m> {
         // the responder is sent nothing and completes nothing
         let cq = CompletionQueue::create(device, ADDS_MAX as c_int + 1);
         let cq = cq.map_err(at(Step::CompletionQueue))?;
-        let [mut adder, mut responder] = [ends::create(rail, &cq)?, ends::create(rail, &cq)?];
+        let [adder, responder] = [(); 2].map(|()| ends::create(rail, &cq, ADDS_MAX));
+        let (mut adder, mut responder) = (adder?, responder?);
         let numbers = [adder.number(), responder.number()];
-        ends::join(rail, &mut adder, numbers[1], 0)?;
-        ends::join(rail, &mut responder, numbers[0], n::ACCESS_REMOTE_ATOMIC)?;
+        ends::join(rail, &mut adder, numbers[1], 0, reads)?;
+        ends::join(rail, &mut responder, numbers[0], n::ACCESS_REMOTE_ATOMIC, reads)?;
         let mut companion = Companion {
             adder: Some(adder),
             responder: Some(responder),

@@ -16,16 +16,14 @@
 //! fails, a fence settles it.
 
 use super::super::domain::rkey;
-use super::super::mtu::mtu_code;
-use super::super::queue::{RNR_TIMER, no_attributes};
 use super::super::rail::Verbs;
-use super::super::sys::abi::{Gid, QpCap, QpInitAttr, SendWr, Sge, Wc};
+use super::super::sys::abi::{Gid, SendWr, Sge, Wc};
 use super::super::sys::{CompletionQueue, MemoryRegion, QueuePair, numbers as n};
+use super::ends;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{OpError, OpErrorKind, OpId, PostError, Posted, RailKey};
-use crate::memory::{Errno, Reserve};
+use crate::memory::Reserve;
 use core::ffi::c_int;
-use core::ptr::null_mut;
 
 /// What a flush reads: as much as leaves a device at once.
 const FLUSH_BYTES: u64 = 64;
@@ -81,7 +79,7 @@ impl Flushing {
         if is_over(rail) {
             return Ok(Posted::Done); // its queue pairs are at rest, with all that was on its way
         }
-        if rail.health().is_lost() || self.make(rail).is_err() {
+        if rail.health().is_lost() || self.make(rail).is_none() {
             return Err(PostError::Unsupported);
         }
         let held = rail.domain.hold_from(key, address, FLUSH_BYTES);
@@ -135,81 +133,29 @@ impl Flushing {
         self.ended.take()
     }
 
-    /// Makes what flushes need, where it is not there.
-    fn make(&mut self, rail: &Verbs<'_>) -> Result<(), Errno> {
-        if self.loop_.as_ref().is_some_and(|it| it.gid.0 == rail.gid.0) {
-            return Ok(());
+    /// Makes what flushes need, where it is not there. `None`: it cannot be had.
+    fn make(&mut self, rail: &Verbs<'_>) -> Option<()> {
+        let gid = rail.port.place.gid;
+        if self.loop_.as_ref().is_some_and(|it| it.gid.0 == gid.0) {
+            return Some(());
         }
         self.loop_ = None;
         let shared = rail.domain.shared();
-        let buffer = Reserve::create(FLUSH_BYTES as usize)?;
+        let buffer = Reserve::create(FLUSH_BYTES as usize).ok()?;
         let start = buffer.start().expose_provenance() as u64;
         let access = n::ACCESS_LOCAL_WRITE;
         // SAFETY: the reserve outlives the registration, by the order of the fields.
-        let mr = unsafe { shared.pd().register(start, FLUSH_BYTES as usize, access, false) }?;
-        let cq = CompletionQueue::create(shared.device(), 1)?;
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let mut init = QpInitAttr {
-            qp_context: null_mut(),
-            send_cq: cq.as_ptr(),
-            recv_cq: cq.as_ptr(),
-            srq: null_mut(),
-            cap,
-            qp_type: n::QPT_RC,
-            sq_sig_all: 0,
-        };
-        // SAFETY: the queue outlives the queue pair, by the order of the fields.
-        let mut qp = unsafe { QueuePair::create(shared.device(), shared.pd(), &mut init) }?;
-        join(rail, &mut qp)?;
-        self.loop_ = Some(Loop { qp, cq, mr, buffer, gid: rail.gid });
-        Ok(())
+        let mr = unsafe { shared.pd().register(start, FLUSH_BYTES as usize, access, false) };
+        let (mr, cq) = (mr.ok()?, CompletionQueue::create(shared.device(), 1).ok()?);
+        let mut qp = ends::create(rail, &cq, 1).ok()?;
+        let number = qp.number();
+        ends::join(rail, &mut qp, number, n::ACCESS_REMOTE_READ as c_int, 1).ok()?;
+        self.loop_ = Some(Loop { qp, cq, mr, buffer, gid });
+        Some(())
     }
 }
 
 /// Whether the port is lost, and nothing of before is on its way any more.
 fn is_over(rail: &Verbs<'_>) -> bool {
     rail.health().is_lost() && rail.fenced_through() == u32::MAX
-}
-
-/// Joins a queue pair to itself.
-fn join(rail: &Verbs<'_>, qp: &mut QueuePair) -> Result<(), Errno> {
-    let mut attr = no_attributes();
-    attr.qp_state = n::QPS_INIT;
-    attr.pkey_index = rail.path.pkey_index;
-    attr.port_num = rail.port;
-    attr.qp_access_flags = n::ACCESS_REMOTE_READ as u32;
-    qp.modify(&mut attr, n::QP_STATE | n::QP_PKEY_INDEX | n::QP_PORT | n::QP_ACCESS_FLAGS)?;
-    let mut attr = no_attributes();
-    attr.qp_state = n::QPS_RTR;
-    attr.path_mtu = mtu_code(rail.mtu_bytes);
-    attr.dest_qp_num = qp.number();
-    attr.max_dest_rd_atomic = 1;
-    attr.min_rnr_timer = RNR_TIMER;
-    attr.ah_attr = rail.way_to(rail.gid, rail.lid);
-    let mask = n::QP_STATE
-        | n::QP_AV
-        | n::QP_PATH_MTU
-        | n::QP_DEST_QPN
-        | n::QP_RQ_PSN
-        | n::QP_MAX_DEST_RD_ATOMIC
-        | n::QP_MIN_RNR_TIMER;
-    qp.modify(&mut attr, mask)?;
-    let mut attr = no_attributes();
-    attr.qp_state = n::QPS_RTS;
-    attr.timeout = rail.path.timeout;
-    attr.retry_cnt = rail.path.retries.min(rail.retries_max());
-    attr.max_rd_atomic = 1;
-    let mask = n::QP_STATE
-        | n::QP_TIMEOUT
-        | n::QP_RETRY_CNT
-        | n::QP_RNR_RETRY
-        | n::QP_SQ_PSN
-        | n::QP_MAX_RD_ATOMIC;
-    qp.modify(&mut attr, mask)
 }

@@ -495,6 +495,31 @@ layout! { STRUCT_FACTS:
     }
 }
 
+impl QpAttr {
+    /// Attributes of a queue pair that goes to this state; all others are zero.
+    pub fn to(qp_state: c_int) -> QpAttr {
+        // SAFETY: integers, for all of which zero is a value; the mask says which count.
+        QpAttr { qp_state, ..unsafe { core::mem::zeroed() } }
+    }
+}
+
+impl QpInitAttr {
+    /// A reliable queue pair that completes into one queue.
+    pub fn reliable(cq: *mut Cq, cap: QpCap) -> QpInitAttr {
+        let none = core::ptr::null_mut();
+        let (qp_context, send_cq, recv_cq, srq) = (none, cq, cq, none);
+        QpInitAttr {
+            qp_context,
+            send_cq,
+            recv_cq,
+            srq,
+            cap,
+            qp_type: super::numbers::QPT_RC,
+            sq_sig_all: 0,
+        }
+    }
+}
+
 impl RecvWr {
     /// A work request of nothing.
     pub const NOTHING: RecvWr = RecvWr {

@@ -515,6 +515,11 @@ impl QueuePair {
         done(unsafe { (self.modify)(self.qp.as_ptr(), attr, mask) })
     }
 
+    /// Moves it to the error state, in which it neither sends nor takes packets.
+    pub fn stop(&mut self) -> Result<(), Errno> {
+        self.modify(&mut QpAttr::to(numbers::QPS_ERR), numbers::QP_STATE)
+    }
+
     /// Extensions of its vendor that it has; none where library or device know of none.
     pub fn extensions(&self, library: &Library) -> Ece {
         let mut ece = Ece::NONE;

@@ -42,20 +42,6 @@ impl CompletionQueue {
         self.channel.as_ref()
     }
 
-    /// Takes back the events that it has told of.
-    pub fn hush(&mut self) {
-        if let Some(channel) = &self.channel {
-            channel.drain();
-        }
-    }
-
-    /// Has nobody be told any more: its device is gone.
-    pub fn mute(&mut self) {
-        if let Some(channel) = &self.channel {
-            channel.mute();
-        }
-    }
-
     /// Asks for an event with the next completion that comes; earlier events are taken back.
     /// `false`: there will be none.
     pub fn ask(&mut self) -> bool {
