@@ -1,6 +1,7 @@
 //! How peers begin and end: prepared, joined, failed, fenced, closed; and the whole endpoint.
 
 use super::area::{CELLS, SENDS};
+use super::domain::turns::Act;
 use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{
     Answer, AnswerState, Down, KEYS, Lingering, Part, Peer, Sent, State, Told, Use, key_place,
@@ -9,7 +10,6 @@ use super::peer::{
 use super::rail::{Cell, Libfabric, Name, Open};
 use super::report::errno;
 use super::sys::{Code, numbers as n};
-use super::turns::Act;
 use super::{Hello, PeerOpenError, Step};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Span;

@@ -17,11 +17,11 @@
 //! in the same way ([`Libfabric::outlast_closed`]).
 
 use super::area::SENDS;
-use super::complaint::Complaint;
 use super::control::AGAIN;
 use super::ending::{DEATH, PATIENCE};
 use super::peer::{KEYS, Lingering, Peer, Sent, State, Use, wants};
 use super::rail::Libfabric;
+use super::report::Complaint;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{Op, PostError, Posted};
 

@@ -11,11 +11,11 @@
 //! fails, a fence settles it.
 
 use super::domain::FlushSource;
+use super::domain::turns::Act;
 use super::ending::PATIENCE;
 use super::rail::{Libfabric, Open};
 use super::sys::calls::{MsgRma, RmaIov};
 use super::sys::{Code, Port, Registration, numbers as n};
-use super::turns::Act;
 use crate::base::units::Instant;
 use crate::fabric::{OpError, OpErrorKind, OpId, PostError, Posted, RailKey};
 use core::ffi::c_void;

@@ -36,16 +36,12 @@
 mod address;
 mod area;
 pub mod choice;
-mod complaint;
 mod control;
 mod domain;
 mod ending;
 mod fence;
 mod flush;
-mod fork;
 pub mod message;
-pub mod names;
-mod offer;
 pub mod pair;
 mod peer;
 mod poll;
@@ -54,20 +50,17 @@ mod probe;
 mod provider;
 mod rail;
 mod report;
-pub mod settings;
 mod silence;
-pub mod survey;
 pub mod sys;
-mod turns;
 mod watch;
 
 pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
-pub use complaint::Complaint;
+pub use choice::offer::Traits;
+pub use choice::{names, settings, survey};
+pub use domain::turns::Callers;
 pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
-pub use offer::Traits;
 pub use rail::{Libfabric, NicName, RECORD_SIZES, bytes};
-pub use report::{ErrorReport, Health};
-pub use turns::Callers;
+pub use report::{Complaint, ErrorReport, Health};
 
 /// What two rails tell each other before either sends.
 pub use crate::wire::shared_end::SharedEndHello as Hello;

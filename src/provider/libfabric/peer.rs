@@ -2,9 +2,8 @@
 //! and how it ends.
 
 use super::area::SENDS;
-use super::complaint::Complaint;
 use super::message::KeyWords;
-use super::report::{ErrorReport, errno};
+use super::report::{Complaint, ErrorReport, errno};
 use super::silence::Watched;
 use super::sys::{Port, numbers as n};
 use crate::base::units::{Instant, Span};

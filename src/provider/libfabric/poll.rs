@@ -1,6 +1,7 @@
 //! Taking completions and reporting what they say.
 
 use super::area::{CELLS, RECEIVES, SENDS};
+use super::domain::turns::Act;
 use super::message::{
     BRIEF_BYTES, Kind, PREFIX_BYTES, Prefix, head_renew, word_is_cut, word_parts,
 };
@@ -9,7 +10,6 @@ use super::rail::{BATCH, Cell, Libfabric};
 use super::report::{ErrorReport, TEXT_BYTES, errno};
 use super::sys::abi::{CqEntry, CqErrEntry};
 use super::sys::{Code, numbers as n};
-use super::turns::Act;
 use crate::base::ids::PeerIndex;
 use crate::base::units::Span;
 use crate::fabric::{Completion, DownCause, HEAD_BYTES, OpError, OpErrorKind, RecvSlot};

@@ -1,14 +1,14 @@
 //! Taking ops and handing them to the library.
 
 use super::area::{AHEAD, SENDS};
+use super::choice::offer::{INJECT_MAX, Traits};
+use super::domain::turns::Act;
 use super::ending::PATIENCE;
 use super::message::{Kind, PREFIX_BYTES, Prefix, head_news, news_bytes, word_data};
-use super::offer::{INJECT_MAX, Traits};
 use super::peer::{Lookup, Sent, Use, key_place};
 use super::rail::Libfabric;
 use super::sys::calls::{Ioc, MsgAtomic, MsgRma, RmaIoc, RmaIov};
 use super::sys::{Code, Port, numbers as n};
-use super::turns::Act;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
     DownCause, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted,

@@ -2,19 +2,19 @@
 
 use super::address::socket_of;
 use super::area::{Area, CELLS, SENDS};
+use super::choice::offer::{self, Traits};
+use super::domain::turns::Act;
 use super::domain::{LibfabricDomain, Scope};
 use super::flush::Flushing;
-use super::offer::{self, Traits};
 use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told};
 use super::probe::Probes;
-use super::report::Health;
+use super::report::{Complaint, Health};
 use super::silence::Silence;
 use super::sys::abi::{Context, CqEntry};
 use super::sys::numbers as n;
 use super::sys::{
     Code, Cq, Domain, Endpoint, EventQueue, Fabric, Info, Library, Registration, Vector,
 };
-use super::turns::Act;
 use super::watch::Watch;
 use super::{Config, Hello, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step};
 use crate::base::carve::{Carver, bytes_for};
@@ -431,6 +431,28 @@ impl<'m> Libfabric<'m> {
             [Some(ours), Some(theirs)] => Some([ours, theirs]),
             [_, _] => None,
         }
+    }
+
+    /// Has somebody told of a peer.
+    #[cold]
+    pub(super) fn complain(&mut self, index: usize, complaint: Complaint) {
+        self.peers[index].complaint = Some(complaint);
+        self.has_complaints = true;
+    }
+
+    /// Whether [`Libfabric::complaint`] has one to name.
+    #[inline]
+    pub fn has_complaints(&self) -> bool {
+        self.has_complaints
+    }
+
+    /// The next peer that people should know something of. Each is named once.
+    #[cold]
+    pub fn complaint(&mut self) -> Option<(PeerIndex, Complaint)> {
+        let mut peers = self.peers.iter_mut().enumerate();
+        let found = peers.find_map(|(index, peer)| Some((index, peer.complaint.take()?)));
+        self.has_complaints = found.is_some();
+        found.map(|(index, complaint)| (PeerIndex(index as u32), complaint))
     }
 
     /// To what its registrations belong.

@@ -19,11 +19,10 @@
 //! By default nobody is given up: the fence waits for the peer's word on that very path, and for
 //! our own ops. `CROSSTIE_OFI_SILENCE_MS` changes that (`doc/decisions/0020`).
 
-use super::complaint::Complaint;
 use super::message::KeyWords;
 use super::peer::{Answer, AnswerState, KEYS, Peer};
 use super::rail::Libfabric;
-use super::report::ErrorReport;
+use super::report::{Complaint, ErrorReport};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{DownCause, RailKey};

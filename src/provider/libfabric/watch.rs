@@ -1,11 +1,11 @@
 //! Failures of the whole endpoint, by no op of ours, of which the library tells in an event queue.
 #![forbid(unsafe_code)]
 
+use super::domain::turns::Act;
 use super::poll::LOOKS_MAX;
 use super::rail::{Libfabric, Open};
 use super::report::ErrorReport;
 use super::sys::{Code, Event};
-use super::turns::Act;
 use crate::base::units::{Instant, Span};
 
 /// How often events are looked for: a look is a system call of some providers.
