@@ -21,14 +21,14 @@ impl Libfabric<'_> {
     pub(super) fn ask(&mut self, index: usize, key: RailKey, place: u8) {
         let answer = &mut self.answers[index * KEYS + usize::from(place)];
         let record = &mut self.peers[index];
-        let is_asking = record.asked != KeyWords::default();
+        let is_asking = record.keys.asked != KeyWords::default();
         if is_asking {
             return;
         }
         let words = KeyWords { key: key.0, ..KeyWords::default() };
-        let count = record.ask_count.wrapping_add(1);
+        let count = record.keys.ask_count.wrapping_add(1);
         *answer = Answer { words, state: AnswerState::Asked, count, ..Answer::default() };
-        (record.asked, record.ask_place, record.ask_count) = (words, place, count);
+        (record.keys.asked, record.keys.ask_place, record.keys.ask_count) = (words, place, count);
         if self.asks == 0 {
             // the first of those without an answer says when they are asked again
             self.asked_at = self.now;
@@ -46,7 +46,7 @@ impl Libfabric<'_> {
         self.asked_at = self.now;
         for index in 0..self.peers.len() {
             let record = &self.peers[index];
-            if record.asked != KeyWords::default() && record.takes_ops() {
+            if record.keys.asked != KeyWords::default() && record.takes_ops() {
                 self.want(index, wants::ASK);
             }
         }
@@ -55,8 +55,8 @@ impl Libfabric<'_> {
     /// Nothing is asked of a peer any more.
     pub(super) fn ask_end(&mut self, index: usize) {
         let record = &mut self.peers[index];
-        if record.asked != KeyWords::default() {
-            record.asked = KeyWords::default();
+        if record.keys.asked != KeyWords::default() {
+            record.keys.asked = KeyWords::default();
             self.asks -= 1;
         }
     }
@@ -83,11 +83,11 @@ impl Libfabric<'_> {
     pub(super) fn chores_of(&mut self, index: usize) -> bool {
         if self.peers[index].address == n::ADDR_UNSPEC {
             let record = &mut self.peers[index];
-            (record.wants, record.words_due) = (0, 0);
+            (record.wants, record.ops.words_due) = (0, 0);
             return true;
         }
-        while self.peers[index].words_due != 0 {
-            let op = self.peers[index].words_due.trailing_zeros() as usize;
+        while self.peers[index].ops.words_due != 0 {
+            let op = self.peers[index].ops.words_due.trailing_zeros() as usize;
             let word = self.sent[index * SENDS + op].word.unwrap_or(0);
             match self.word_message(index, word) {
                 Ok(()) => {}
@@ -95,8 +95,8 @@ impl Libfabric<'_> {
                 Err(code) => self.end(index, DownCause::Broken(code.0)),
             }
             let record = &mut self.peers[index];
-            record.words_due &= !(1 << op);
-            record.used &= !(1 << op);
+            record.ops.words_due &= !(1 << op);
+            record.ops.used &= !(1 << op);
             self.sent[index * SENDS + op] = Sent::FREE;
         }
         while self.peers[index].wants != 0 {
@@ -127,20 +127,24 @@ impl Libfabric<'_> {
         let record = &self.peers[index];
         let writer = KeyWords { key: record.token.into(), ..KeyWords::default() };
         let (kind, place, words, count) = match what {
-            wants::ASK => (Kind::Ask, record.ask_place, record.asked, record.ask_count),
-            wants::TELL => (Kind::Tell, record.tell_place, record.told, record.tell_count),
+            wants::ASK => {
+                (Kind::Ask, record.keys.ask_place, record.keys.asked, record.keys.ask_count)
+            }
+            wants::TELL => {
+                (Kind::Tell, record.keys.tell_place, record.keys.told, record.keys.tell_count)
+            }
             wants::REVOKE => {
-                let place = record.revoking.wrapping_sub(1);
-                (Kind::Revoke, place, record.revoked, record.revoke_count)
+                let place = record.keys.revoking.wrapping_sub(1);
+                (Kind::Revoke, place, record.keys.revoked, record.keys.revoke_count)
             }
             wants::GIVEN_BACK => {
-                let place = record.giving.unwrap_or(0);
-                (Kind::GivenBack, place, record.given, record.give_count)
+                let place = record.keys.giving.unwrap_or(0);
+                (Kind::GivenBack, place, record.keys.given, record.keys.give_count)
             }
             wants::DRAIN if record.down == Down::No => (Kind::Drain, IN_ORDER, writer, 0),
             wants::DRAIN => (Kind::Drain, 0, writer, 0),
             // what our closed endpoint had posted has ended for us alone
-            _ if record.is_cut => (Kind::Drained, AT_CLOSED, writer, 0),
+            _ if record.ending.is_cut => (Kind::Drained, AT_CLOSED, writer, 0),
             _ => (Kind::Drained, 0, writer, 0),
         };
         let prefix = self.prefix(index, kind, place, count).encode();
@@ -156,11 +160,11 @@ impl Libfabric<'_> {
             _ => unsafe { self.message(index, &[&prefix, &words], last) },
         };
         if what == wants::DRAIN {
-            self.peers[index].is_bounced = sent.is_err();
+            self.peers[index].ending.is_bounced = sent.is_err();
         }
         sent?;
         if what == wants::GIVEN_BACK {
-            self.peers[index].giving = None;
+            self.peers[index].keys.giving = None;
         }
         Ok(())
     }
@@ -184,7 +188,7 @@ impl Libfabric<'_> {
             return;
         }
         if is_end && !self.traits.messages_ordered {
-            self.peers[index].awaited_count = Some(prefix.number);
+            self.peers[index].ending.awaited_count = Some(prefix.number);
         }
         let count = prefix.word;
         match prefix.kind {
@@ -209,7 +213,7 @@ impl Libfabric<'_> {
             return; // asked once more, and overtaken by the next question or by what ended this one
         }
         let record = &self.peers[index];
-        let said = (record.tell_place, record.tell_count, record.told.key);
+        let said = (record.keys.tell_place, record.keys.tell_count, record.keys.told.key);
         if said == (place, count, key.0) && self.told[index * KEYS + usize::from(place)].region != 0
         {
             // the same question once more: what it got is what the peer holds
@@ -217,7 +221,7 @@ impl Libfabric<'_> {
         }
         let words = self.tell(index, place, key, count);
         let record = &mut self.peers[index];
-        (record.told, record.tell_place, record.tell_count) = (words, place, count);
+        (record.keys.told, record.keys.tell_place, record.keys.tell_count) = (words, place, count);
         self.want(index, wants::TELL);
     }
 
@@ -237,13 +241,13 @@ impl Libfabric<'_> {
 
     fn told(&mut self, index: usize, place: u8, words: KeyWords, count: u32) {
         let record = &mut self.peers[index];
-        let is_asked = record.asked.key == words.key && record.ask_place == place;
-        if !is_asked || record.ask_count != count {
+        let is_asked = record.keys.asked.key == words.key && record.keys.ask_place == place;
+        if !is_asked || record.keys.ask_count != count {
             return;
         }
         self.ask_end(index);
         let record = &mut self.peers[index];
-        (record.ended, record.has_answered) = (record.ended.wrapping_add(1), true);
+        (record.ops.ended, record.keys.has_answered) = (record.ops.ended.wrapping_add(1), true);
         let state = if words.length == 0 { AnswerState::Gone } else { AnswerState::Good };
         self.answers[index * KEYS + usize::from(place)] =
             Answer { words, state, count, ..Answer::default() };
@@ -252,7 +256,8 @@ impl Libfabric<'_> {
     /// The peer wants a region back, of which it has told in answer to a question.
     fn revoked(&mut self, index: usize, place: u8, words: KeyWords, count: u32) {
         let record = &mut self.peers[index];
-        (record.giving, record.given, record.give_count) = (Some(place), words, count);
+        (record.keys.giving, record.keys.given, record.keys.give_count) =
+            (Some(place), words, count);
         let answer = &mut self.answers[index * KEYS + usize::from(place)];
         let is_its = answer.words.key == words.key && answer.count == count;
         match answer.state {
@@ -282,8 +287,8 @@ impl Libfabric<'_> {
 
     fn given_back(&mut self, index: usize, place: u8, count: u32) {
         let record = &mut self.peers[index];
-        if record.revoking == place + 1 && record.revoke_count == count {
-            record.revoking = 0;
+        if record.keys.revoking == place + 1 && record.keys.revoke_count == count {
+            record.keys.revoking = 0;
         }
         let told = &mut self.told[index * KEYS + usize::from(place)];
         // a place that was told of something since keeps that
@@ -305,7 +310,7 @@ impl Libfabric<'_> {
         for place in 0..KEYS {
             self.told_release(index, place);
         }
-        self.peers[index].revoking = 0;
+        self.peers[index].keys.revoking = 0;
     }
 
     /// Asks peers for regions that were to be deregistered, one at a time of each.
@@ -325,11 +330,11 @@ impl Libfabric<'_> {
                     continue;
                 }
                 left = true;
-                if self.peers[index].revoking == 0 {
+                if self.peers[index].keys.revoking == 0 {
                     let key = self.domain.key_at(region - 1).0;
                     let record = &mut self.peers[index];
-                    (record.revoking, record.revoke_count) = (place as u8 + 1, count);
-                    record.revoked = KeyWords { key, ..KeyWords::default() };
+                    (record.keys.revoking, record.keys.revoke_count) = (place as u8 + 1, count);
+                    record.keys.revoked = KeyWords { key, ..KeyWords::default() };
                     self.want(index, wants::REVOKE);
                 }
             }
@@ -348,7 +353,7 @@ impl Libfabric<'_> {
     /// Says that nothing of ours is under way, if so and if it is owed.
     pub(super) fn say_drained(&mut self, index: usize) {
         let record = &mut self.peers[index];
-        if record.owes_word && record.touching == 0 {
+        if record.owes_word && record.ops.touching == 0 {
             record.owes_word = false;
             self.want(index, wants::DRAINED);
         }
@@ -357,7 +362,7 @@ impl Libfabric<'_> {
     /// The peer has said that nothing of its is under way. That this is the end of more than a lane
     /// only the side band says.
     fn drained(&mut self, index: usize) {
-        self.peers[index].is_attested = true;
+        self.peers[index].ending.is_attested = true;
         self.end(index, DownCause::Broken(0));
         self.told_release_all(index);
     }
@@ -367,7 +372,7 @@ impl Libfabric<'_> {
     /// has taken another way. Whatever is sent to the old address has that kernel stop.
     fn was_closed(&mut self, index: usize) {
         let record = &self.peers[index];
-        if record.state == State::Live && !record.is_attested {
+        if record.state == State::Live && !record.ending.is_attested {
             self.outlast_closed(index, Lingering::Ended);
             if self.peers[index].is_fenced {
                 self.want(index, wants::DRAIN);

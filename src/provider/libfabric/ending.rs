@@ -4,8 +4,8 @@ use super::area::{CELLS, SENDS};
 use super::domain::turns::Act;
 use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{
-    Answer, AnswerState, Down, KEYS, Lingering, Part, Peer, Sent, State, Told, Use, key_place,
-    wants,
+    Answer, AnswerState, Down, Ending, KEYS, Lingering, Part, Peer, Sent, State, Told, Use,
+    key_place, wants,
 };
 use super::rail::{Cell, Libfabric, Name, Open};
 use super::report::errno;
@@ -44,10 +44,11 @@ impl Libfabric<'_> {
         self.told_release_all(index);
         let (left, left_ops) = self.address_leave(index);
         // what the library still has of an earlier use keeps its places, and is not counted here
-        let used = self.peers[index].used;
-        self.peers[index] =
-            Peer { state: State::Prepared, token, used, left, left_ops, ..Peer::CLOSED };
-        self.peers[index].sends_words = !self.health.cuts_words;
+        let used = self.peers[index].ops.used;
+        let sends_words = !self.health.cuts_words;
+        self.peers[index] = Peer { state: State::Prepared, token, sends_words, ..Peer::closed() };
+        let ops = &mut self.peers[index].ops;
+        (ops.used, ops.left, ops.left_ops) = (used, left, left_ops);
         for sent in &mut self.sent[index * SENDS..(index + 1) * SENDS] {
             // they were for the peer before: it gave the answers, and this one's are others
             (sent.word, sent.key_place) = (None, 0);
@@ -93,7 +94,8 @@ impl Libfabric<'_> {
     /// be one that answers no more, and what is under way to it may never end: the number does not
     /// wait for ever.
     fn owes_last_word(&mut self, index: usize) -> bool {
-        let &Peer { wants: owed, owes_word, gone, ends_since, .. } = &self.peers[index];
+        let &Peer { wants: owed, owes_word, ref ending, .. } = &self.peers[index];
+        let Ending { gone, ends_since, .. } = *ending;
         let waited = self.now.since(ends_since);
         if gone.is_some() || waited >= PATIENCE {
             return false;
@@ -189,7 +191,7 @@ impl Libfabric<'_> {
     fn address_of(&self, padded: &Name, name: &[u8]) -> Result<u64, Code> {
         let known = |(peer, name): (&Peer, &Name)| {
             // of one that is prepared anew it is the last peer's name still
-            let address = if peer.state == State::Prepared { peer.left } else { peer.address };
+            let address = if peer.state == State::Prepared { peer.ops.left } else { peer.address };
             (address != n::ADDR_UNSPEC && name == padded).then_some(address)
         };
         match (self.peers.iter().zip(self.names.iter()).find_map(known), self.open.as_ref()) {
@@ -211,8 +213,8 @@ impl Libfabric<'_> {
             // what was said to one that was forgotten lately may have been lost with the endpoint
             let is_forgotten = record.state == State::Closed
                 && record.name_bytes != 0
-                && record.gone.is_none()
-                && self.now.since(record.ends_since) < PATIENCE;
+                && record.ending.gone.is_none()
+                && self.now.since(record.ending.ends_since) < PATIENCE;
             let knows_us = record.state == State::Live || record.owes_word || is_forgotten;
             if !knows_us || self.part_open(index).is_err() {
                 continue;
@@ -233,29 +235,30 @@ impl Libfabric<'_> {
     fn address_leave(&mut self, index: usize) -> (u64, u64) {
         let record = &mut self.peers[index];
         let address = core::mem::replace(&mut record.address, n::ADDR_UNSPEC);
-        let left = core::mem::replace(&mut record.left, n::ADDR_UNSPEC);
-        if record.used == 0 {
+        let left = core::mem::replace(&mut record.ops.left, n::ADDR_UNSPEC);
+        if record.ops.used == 0 {
             self.address_remove(address);
             return (n::ADDR_UNSPEC, 0);
         }
         // of two addresses to which something is under way the older one stays, which takes memory
-        (if address == n::ADDR_UNSPEC { left } else { address }, record.used)
+        (if address == n::ADDR_UNSPEC { left } else { address }, record.ops.used)
     }
 
     /// Something of a number's last peer is not under way any more.
     #[cold]
     pub(super) fn left_retired(&mut self, index: usize, bit: u64) {
         let record = &mut self.peers[index];
-        record.left_ops &= !bit;
-        if record.left_ops == 0 {
-            let left = core::mem::replace(&mut record.left, n::ADDR_UNSPEC);
+        record.ops.left_ops &= !bit;
+        if record.ops.left_ops == 0 {
+            let left = core::mem::replace(&mut record.ops.left, n::ADDR_UNSPEC);
             self.address_remove(left);
         }
     }
 
     /// Takes an address out of the vector, unless a peer is at it.
     fn address_remove(&mut self, address: u64) {
-        let is_shared = self.peers.iter().any(|peer| [peer.address, peer.left].contains(&address));
+        let is_shared =
+            self.peers.iter().any(|peer| [peer.address, peer.ops.left].contains(&address));
         if address != n::ADDR_UNSPEC
             && !is_shared
             && let Some(Open { vector, .. }) = self.open.as_ref()
@@ -277,7 +280,7 @@ impl Libfabric<'_> {
             DownCause::Broken(code) => DownCause::Broken(errno(code)),
             cause => cause,
         });
-        record.is_timed = false;
+        record.ending.is_timed = false;
         self.mark_ending(index);
     }
 
@@ -298,7 +301,7 @@ impl Libfabric<'_> {
             DownCause::Failed | DownCause::Broken(_) => {}
         }
         if matches!(cause, DownCause::Severed | DownCause::Unheard) {
-            self.peers[index].doubt = Some(cause);
+            self.peers[index].ending.doubt = Some(cause);
         }
         self.health.unheard |= cause == DownCause::Unheard;
         self.end(index, cause);
@@ -326,12 +329,12 @@ impl Libfabric<'_> {
     fn end_on(&mut self, index: usize, is_empty: bool, events: &mut Events) {
         let now = self.now;
         let record = &mut self.peers[index];
-        if !record.is_timed {
-            (record.is_timed, record.ends_since) = (true, now);
+        if !record.ending.is_timed {
+            (record.ending.is_timed, record.ending.ends_since) = (true, now);
         }
         let is_all_here = record.is_fenced
-            || record.awaited_count.is_none_or(|count| count == record.seen_count)
-            || now.since(record.ends_since) >= DEATH;
+            || record.ending.awaited_count.is_none_or(|count| count == record.seen_count)
+            || now.since(record.ending.ends_since) >= DEATH;
         if let Down::Due(cause) = record.down
             && is_empty
             && is_all_here
@@ -340,31 +343,31 @@ impl Libfabric<'_> {
             record.down = Down::Told;
             events.push(Completion::PeerDown { peer: PeerIndex(index as u32), cause });
         }
-        let waited = now.since(self.peers[index].ends_since);
+        let waited = now.since(self.peers[index].ending.ends_since);
         let record = &mut self.peers[index];
-        if let Some(span) = record.gone
+        if let Some(span) = record.ending.gone
             && is_empty
-            && !record.is_attested
+            && !record.ending.is_attested
         {
-            record.gone_polls = record.gone_polls.saturating_sub(1);
-            record.is_attested = waited >= span && record.gone_polls == 0;
-            if record.is_attested {
+            record.ending.gone_polls = record.ending.gone_polls.saturating_sub(1);
+            record.ending.is_attested = waited >= span && record.ending.gone_polls == 0;
+            if record.ending.is_attested {
                 self.told_release_all(index);
             }
         }
         let record = &self.peers[index];
         let is_told = record.down == Down::Told;
-        if is_told && (record.is_cut || waited >= PATIENCE) {
+        if is_told && (record.ending.is_cut || waited >= PATIENCE) {
             self.answer_for(index, events);
         }
-        if !self.peers[index].fences.is_empty() {
+        if !self.peers[index].ending.fences.is_empty() {
             self.fence_on(index, waited);
         }
         let record = &mut self.peers[index];
         let is_told = matches!(record.down, Down::Told | Down::No);
         // of a fenced peer, ops whose ends the library says are not waited for here
         let others_end = record.down == Down::No;
-        if is_told && record.fences.is_empty() && (others_end || record.in_flight == 0) {
+        if is_told && record.ending.fences.is_empty() && (others_end || record.ops.in_flight == 0) {
             record.is_ending = false;
             self.endings -= 1;
         }
@@ -378,10 +381,10 @@ impl Libfabric<'_> {
             if self.sent[op].used == Use::Loud && events.has_room() {
                 let (peer, id) = (PeerIndex(index as u32), self.sent[op].id);
                 events.push(Completion::Done { peer, id, result: Err(error) });
-                self.peers[index].in_flight -= 1;
-                if self.peers[index].is_cut {
+                self.peers[index].ops.in_flight -= 1;
+                if self.peers[index].ending.is_cut {
                     self.sent[op] = Sent::FREE;
-                    self.peers[index].used &= !(1 << (op % SENDS));
+                    self.peers[index].ops.used &= !(1 << (op % SENDS));
                 } else {
                     self.sent[op].used = Use::Quiet;
                     self.health.orphans += 1;
@@ -394,7 +397,7 @@ impl Libfabric<'_> {
         match self.peers.get(peer.as_usize()) {
             None => Err(CloseError::Stale),
             Some(record) if record.state == State::Closed => Err(CloseError::Stale),
-            Some(record) if record.in_flight > 0 => Err(CloseError::Busy),
+            Some(record) if record.ops.in_flight > 0 => Err(CloseError::Busy),
             Some(_) => Ok(()),
         }
     }
@@ -407,9 +410,9 @@ impl Libfabric<'_> {
         self.told_release_all(index);
         self.probes.end(index);
         let record = &mut self.peers[index];
-        (record.state, record.ends_since) = (State::Closed, self.now);
+        (record.state, record.ending.ends_since) = (State::Closed, self.now);
         record.report = None;
-        record.words_due = 0;
+        record.ops.words_due = 0;
         record.wants &= wants::DRAINED;
         if record.is_ending {
             record.is_ending = false;
@@ -418,7 +421,7 @@ impl Libfabric<'_> {
         for op in index * SENDS..(index + 1) * SENDS {
             if self.sent[op].used == Use::WordDue {
                 self.sent[op] = Sent::FREE;
-                self.peers[index].used &= !(1 << (op % SENDS));
+                self.peers[index].ops.used &= !(1 << (op % SENDS));
             }
         }
         self.ask_end(index);
@@ -454,9 +457,10 @@ impl Libfabric<'_> {
         }
         for index in 0..self.peers.len() {
             self.end(index, cause);
-            self.peers[index].is_attested = true;
-            (self.peers[index].address, self.peers[index].left) = (n::ADDR_UNSPEC, n::ADDR_UNSPEC);
-            self.peers[index].left_ops = 0;
+            self.peers[index].ending.is_attested = true;
+            (self.peers[index].address, self.peers[index].ops.left) =
+                (n::ADDR_UNSPEC, n::ADDR_UNSPEC);
+            self.peers[index].ops.left_ops = 0;
             self.told_release_all(index);
             self.cut_off(index);
         }
@@ -488,12 +492,12 @@ impl Libfabric<'_> {
             (self.sent[op].pin, self.sent[op].key_place) = (0, 0);
             if sent.used != Use::Loud {
                 self.sent[op] = Sent::FREE;
-                self.peers[index].used &= !(1 << (op % SENDS));
+                self.peers[index].ops.used &= !(1 << (op % SENDS));
             }
         }
         let record = &mut self.peers[index];
-        record.is_cut = true;
-        (record.touching, record.reads, record.words_due, record.wants) = (0, 0, 0, 0);
+        record.ending.is_cut = true;
+        (record.ops.touching, record.ops.reads, record.ops.words_due, record.wants) = (0, 0, 0, 0);
         for place in 0..KEYS {
             self.answers[index * KEYS + place] = Answer::default();
         }

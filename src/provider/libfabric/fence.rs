@@ -38,11 +38,13 @@ impl Libfabric<'_> {
     pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
         let index = op.peer.as_usize();
         let record = &mut self.peers[index];
-        self.asides.fence_append(&mut record.fences, op, generation).ok_or(PostError::Again)?;
-        record.in_flight += 1;
+        self.asides
+            .fence_append(&mut record.ending.fences, op, generation)
+            .ok_or(PostError::Again)?;
+        record.ops.in_flight += 1;
         record.is_fenced = true;
-        let is_known = record.is_attested || record.state == State::Prepared;
-        record.is_attested = is_known;
+        let is_known = record.ending.is_attested || record.state == State::Prepared;
+        record.ending.is_attested = is_known;
         self.mark_ending(index);
         if !is_known {
             self.want(index, wants::DRAIN);
@@ -68,9 +70,9 @@ impl Libfabric<'_> {
         let beside = self.peers.iter().filter(|peer| peer.address == address).count();
         let polls = if self.is_told(index) { SENDS * beside } else { 0 };
         let record = &mut self.peers[index];
-        if record.gone.is_none() {
-            (record.gone, record.gone_polls) = (Some(span), polls as u32);
-            record.is_timed = false;
+        if record.ending.gone.is_none() {
+            (record.ending.gone, record.ending.gone_polls) = (Some(span), polls as u32);
+            record.ending.is_timed = false;
             self.mark_ending(index);
         }
     }
@@ -80,7 +82,7 @@ impl Libfabric<'_> {
     /// no connection to that endpoint any more, or its word has come after all.
     pub(super) fn outlast_closed(&mut self, index: usize, lingering: Lingering) {
         if self.is_told(index) && self.has_listener(index) {
-            self.peers[index].lingering = lingering;
+            self.peers[index].ending.lingering = lingering;
             self.mark_ending(index);
         } else {
             self.outlast(index, self.posted_for(index));
@@ -113,18 +115,18 @@ impl Libfabric<'_> {
         let address = self.peers[index].address;
         let is_over = |it: &Sent| matches!(it.used, Use::Free | Use::WordDue);
         // a number that is given anew may have ops under way to the peer before
-        let is_there = |peer: &Peer| peer.address == address || peer.left == address;
+        let is_there = |peer: &Peer| peer.address == address || peer.ops.left == address;
         let has_nothing =
             |(peer, sent): (&Peer, &[Sent])| !is_there(peer) || sent.iter().all(is_over);
         let mut there = self.peers.iter().zip(self.sent.chunks(SENDS));
-        self.peers[index].is_bounced && there.all(has_nothing)
+        self.peers[index].ending.is_bounced && there.all(has_nothing)
     }
 
     /// The library has ended a request to stop with an error, or refused it: where that says that
     /// nobody is at the peer's address, a peer that counts as dead is gone.
     #[cold]
     pub(super) fn drain_failed(&mut self, index: usize, code: i32, provider_code: i32) {
-        self.peers[index].is_bounced = true;
+        self.peers[index].ending.is_bounced = true;
         let is_efa = self.provider_name() == c"efa" && provider_code == EFA_BAD_DEST_QPN;
         if self.peers[index].is_drain_watched() && (code == libc::ECONNREFUSED || is_efa) {
             self.outlast(index, self.posted_for(index));
@@ -135,28 +137,28 @@ impl Libfabric<'_> {
     pub(super) fn fence_on(&mut self, index: usize, waited: Span) {
         let now = self.now;
         let record = &mut self.peers[index];
-        let since = *record.fenced_at.get_or_insert(now);
-        if !record.is_attested {
-            if waited >= AGAIN && record.gone.is_none() && record.wants & wants::DRAIN == 0 {
-                record.is_timed = false;
+        let since = *record.ending.fenced_at.get_or_insert(now);
+        if !record.ending.is_attested {
+            if waited >= AGAIN && record.ending.gone.is_none() && record.wants & wants::DRAIN == 0 {
+                record.ending.is_timed = false;
                 // a second one would go the way of the first
                 if !self.is_draining(index) {
                     self.want(index, wants::DRAIN);
                 }
             }
             let record = &self.peers[index];
-            if record.is_drain_watched() && record.gone.is_none() {
+            if record.is_drain_watched() && record.ending.gone.is_none() {
                 self.probe_on(index);
             }
             return self.look_stuck(index, since);
         }
         self.probes.end(index);
         // who is gone answers nothing: what is left of ours is on its way to nobody
-        let is_over = record.gone.is_some() && waited >= PATIENCE;
-        if record.touching > 0 && !is_over {
+        let is_over = record.ending.gone.is_some() && waited >= PATIENCE;
+        if record.ops.touching > 0 && !is_over {
             return self.look_stuck(index, since);
         }
-        let mut fences = core::mem::take(&mut self.peers[index].fences);
+        let mut fences = core::mem::take(&mut self.peers[index].ending.fences);
         while let Some(fence) = self.asides.take_first(&mut fences) {
             self.asides.finish(fence);
         }
@@ -170,8 +172,8 @@ impl Libfabric<'_> {
         let waited = self.now.since(since);
         let late = waited >= STUCK;
         let record = &mut self.peers[index];
-        let is_told = if record.doubt.is_some() { late } else { waited >= UNFENCED };
-        if is_told && !core::mem::replace(&mut record.is_complained, true) {
+        let is_told = if record.ending.doubt.is_some() { late } else { waited >= UNFENCED };
+        if is_told && !core::mem::replace(&mut record.ending.is_complained, true) {
             self.complain(index, Complaint::Unfenced(waited));
         }
         if late && !stays && !self.peers.iter().any(Peer::takes_ops) {

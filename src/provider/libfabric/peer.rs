@@ -39,9 +39,10 @@ pub enum Down {
 }
 
 /// Whether a peer has closed whose endpoint may have left something to its kernel to send.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub enum Lingering {
     /// It has not, or leaves nothing.
+    #[default]
     No,
     /// It has closed the connection; its endpoint may live, and others' use it.
     Closed,
@@ -199,31 +200,12 @@ impl Part {
         Part { registration: 0, descriptor: core::ptr::null_mut(), port: None };
 }
 
-/// The record of one peer. What every op looks at lies in its first cache line, since the system
-/// calls of some libraries leave little of it in the cache.
+/// Ops that are under way to a peer. What every op looks at comes first.
 #[derive(Debug)]
-#[repr(C, align(64))]
-pub struct Peer {
-    pub down: Down,
-    pub state: State,
-    /// Whether a fence was posted: nothing is received any more.
-    pub is_fenced: bool,
-    /// Whether it is among those that are ending.
-    pub is_ending: bool,
-    /// Whether the other end wants us to say the same, and when.
-    pub owes_word: bool,
-    /// Whether it knows sends that say what is new in their heads alone.
-    pub reads_brief: bool,
-    /// What we are called there.
-    pub their_number: u16,
-    /// What the peer's messages carry.
-    pub token: u32,
-    /// What ours carry.
-    pub their_token: u32,
+#[repr(C)]
+pub struct UnderWay {
     /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
     pub used: u64,
-    /// What the library calls its endpoint; `ADDR_UNSPEC`: not known.
-    pub address: u64,
     /// Bit `i`: op `i` is under way to the number's last peer; see `left`.
     pub left_ops: u64,
     /// How many of this use's ops touch memory of the peer's, and how many are reads.
@@ -233,20 +215,43 @@ pub struct Peer {
     pub in_flight: u32,
     /// Ops of it that have ended and that it has a part in, and questions that were answered.
     pub ended: u32,
-    /// Sends and words: posted, and received.
-    pub sent_count: u32,
-    pub seen_count: u32,
-    /// Longest payload of a send to it.
-    pub payload_bytes_max: u32,
-    /// The heads of the last sends, posted and received.
-    pub head_sent: Head,
-    pub head_seen: Head,
-    /// Whether words may come with its writes: it was not told to send messages instead.
-    pub sends_words: bool,
-    /// Since when the library has had no memory for a call, and how much of `sent_count` and
-    /// `ended` there was then.
-    pub refused_since: Option<Instant>,
-    pub refused_count: u32,
+    /// How much had ended when it was to be heard.
+    pub heard_from: u32,
+    /// Bit `i`: the word of op `i` could not leave yet.
+    pub words_due: u64,
+    /// What the library calls the endpoint of the number's last peer, while some of its ops are
+    /// under way.
+    pub left: u64,
+}
+
+/// What is asked and said about keys: see [`Answer`] and [`Told`].
+#[derive(Default, Debug)]
+pub struct Questions {
+    /// The region that is asked about, at which place, and how many questions there were with it.
+    pub asked: KeyWords,
+    pub ask_place: u8,
+    pub ask_count: u32,
+    /// How many messages it had been sent when a look asked it something last.
+    pub asked_after: u32,
+    /// Whether it has answered a question since it was to be heard.
+    pub has_answered: bool,
+    /// The answer that is owed, and to which question.
+    pub told: KeyWords,
+    pub tell_place: u8,
+    pub tell_count: u32,
+    /// What is wanted back from the peer, plus one; 0: nothing. And which question told it of that.
+    pub revoking: u8,
+    pub revoked: KeyWords,
+    pub revoke_count: u32,
+    /// What the peer wants back, likewise.
+    pub giving: Option<u8>,
+    pub given: KeyWords,
+    pub give_count: u32,
+}
+
+/// How a peer's end, and its fence, go on.
+#[derive(Default, Debug)]
+pub struct Ending {
     /// Whether the other end has said that nothing of its is under way, nor will be; or it cannot
     /// be, because our endpoint was closed.
     pub is_attested: bool,
@@ -272,124 +277,120 @@ pub struct Peer {
     /// Whether `ends_since` is set.
     pub is_timed: bool,
     pub ends_since: Instant,
-    /// What the library calls the endpoint of the number's last peer, while some of its ops are
-    /// under way.
-    pub left: u64,
-    /// Bytes of its address as its library gives it.
-    pub name_bytes: u8,
     /// How many the peer had posted when it spoke of the end, where they may come behind that word.
     pub awaited_count: Option<u32>,
-    /// Bit `i`: the word of op `i` could not leave yet.
-    pub words_due: u64,
-    /// Of [`wants`].
-    pub wants: u8,
-    /// The region that is asked about, at which place, and how many questions there were with it.
-    pub asked: KeyWords,
-    pub ask_place: u8,
-    pub ask_count: u32,
-    /// The answer that is owed, and to which question.
-    pub told: KeyWords,
-    pub tell_place: u8,
-    pub tell_count: u32,
-    /// What is wanted back from the peer, plus one; 0: nothing. And which question told it of that.
-    pub revoking: u8,
-    pub revoked: KeyWords,
-    pub revoke_count: u32,
-    /// What the peer wants back, likewise.
-    pub giving: Option<u8>,
-    pub given: KeyWords,
-    pub give_count: u32,
     /// Fences that wait for the end.
     pub fences: List,
-    /// What broke it.
-    pub report: Option<ErrorReport>,
-    /// What looks at it have seen.
-    pub watched: Watched,
-    /// How many messages it had been sent when a look asked it something last.
-    pub asked_after: u32,
+}
+
+/// What the library has refused for a peer.
+#[derive(Default, Debug)]
+pub struct Refusals {
+    /// Since when the library has had no memory for a call, and how much of `sent_count` and
+    /// `ended` there was then.
+    pub refused_since: Option<Instant>,
+    pub refused_count: u32,
     /// Since when the library has refused whatever was posted, as far as is known, when it did so
     /// last, what else was so then, and whether that was told.
     pub again_since: Option<Instant>,
     pub again_at: Instant,
     pub again_count: (u32, u64),
     pub again_told: bool,
-    /// What people should know of it.
-    pub complaint: Option<Complaint>,
-    /// How much had ended when it was to be heard, and whether it has answered a question since.
-    pub heard_from: u32,
-    pub has_answered: bool,
 }
 
-const _: () = assert!(core::mem::offset_of!(Peer, ended) + size_of::<u32>() == 64);
+/// The record of one peer. What every op looks at lies in its first cache line, since the system
+/// calls of some libraries leave little of it in the cache.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Peer {
+    pub down: Down,
+    pub state: State,
+    /// Whether a fence was posted: nothing is received any more.
+    pub is_fenced: bool,
+    /// Whether it is among those that are ending.
+    pub is_ending: bool,
+    /// Whether the other end wants us to say the same, and when.
+    pub owes_word: bool,
+    /// Whether it knows sends that say what is new in their heads alone.
+    pub reads_brief: bool,
+    /// What we are called there.
+    pub their_number: u16,
+    /// What the peer's messages carry.
+    pub token: u32,
+    /// What ours carry.
+    pub their_token: u32,
+    /// What the library calls its endpoint; `ADDR_UNSPEC`: not known.
+    pub address: u64,
+    pub ops: UnderWay,
+    /// Sends and words: posted, and received.
+    pub sent_count: u32,
+    pub seen_count: u32,
+    /// Longest payload of a send to it.
+    pub payload_bytes_max: u32,
+    /// The heads of the last sends, posted and received.
+    pub head_sent: Head,
+    pub head_seen: Head,
+    /// Whether words may come with its writes: it was not told to send messages instead.
+    pub sends_words: bool,
+    /// Bytes of its address as its library gives it.
+    pub name_bytes: u8,
+    /// Of [`wants`].
+    pub wants: u8,
+    pub keys: Questions,
+    pub ending: Ending,
+    pub refusals: Refusals,
+    /// What looks at it have seen.
+    pub watched: Watched,
+    /// What broke it.
+    pub report: Option<ErrorReport>,
+    /// What people should know of it.
+    pub complaint: Option<Complaint>,
+}
+
+const _: () = assert!(core::mem::offset_of!(Peer, ops.ended) + size_of::<u32>() == 64);
 
 impl Peer {
     /// Nobody.
-    pub const CLOSED: Peer = Peer {
-        state: State::Closed,
-        down: Down::No,
-        is_fenced: false,
-        is_ending: false,
-        sends_words: true,
-        refused_since: None,
-        refused_count: 0,
-        is_attested: false,
-        owes_word: false,
-        is_cut: false,
-        doubt: None,
-        lingering: Lingering::No,
-        is_bounced: false,
-        is_complained: false,
-        probe_at: Instant(0),
-        gone: None,
-        gone_polls: 0,
-        fenced_at: None,
-        is_timed: false,
-        ends_since: Instant(0),
-        token: 0,
-        their_token: 0,
-        their_number: 0,
-        address: n::ADDR_UNSPEC,
-        left: n::ADDR_UNSPEC,
-        left_ops: 0,
-        name_bytes: 0,
-        payload_bytes_max: 0,
-        reads_brief: false,
-        head_sent: [0; HEAD_BYTES],
-        head_seen: [0; HEAD_BYTES],
-        sent_count: 0,
-        seen_count: 0,
-        awaited_count: None,
-        used: 0,
-        words_due: 0,
-        touching: 0,
-        reads: 0,
-        in_flight: 0,
-        wants: 0,
-        asked: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
-        ask_place: 0,
-        ask_count: 0,
-        told: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
-        tell_place: 0,
-        tell_count: 0,
-        revoking: 0,
-        revoked: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
-        revoke_count: 0,
-        giving: None,
-        given: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
-        give_count: 0,
-        fences: List::EMPTY,
-        report: None,
-        ended: 0,
-        watched: Watched::NOTHING,
-        asked_after: 0,
-        again_since: None,
-        again_at: Instant(0),
-        again_count: (0, 0),
-        again_told: false,
-        complaint: None,
-        heard_from: 0,
-        has_answered: false,
-    };
+    pub fn closed() -> Peer {
+        let ops = UnderWay {
+            used: 0,
+            left_ops: 0,
+            touching: 0,
+            reads: 0,
+            in_flight: 0,
+            ended: 0,
+            heard_from: 0,
+            words_due: 0,
+            left: n::ADDR_UNSPEC,
+        };
+        Peer {
+            down: Down::No,
+            state: State::Closed,
+            is_fenced: false,
+            is_ending: false,
+            owes_word: false,
+            reads_brief: false,
+            their_number: 0,
+            token: 0,
+            their_token: 0,
+            address: n::ADDR_UNSPEC,
+            ops,
+            sent_count: 0,
+            seen_count: 0,
+            payload_bytes_max: 0,
+            head_sent: [0; HEAD_BYTES],
+            head_seen: [0; HEAD_BYTES],
+            sends_words: true,
+            name_bytes: 0,
+            wants: 0,
+            keys: Questions::default(),
+            ending: Ending::default(),
+            refusals: Refusals::default(),
+            watched: Watched::NOTHING,
+            report: None,
+            complaint: None,
+        }
+    }
 
     /// Whether ops other than fences are accepted.
     #[inline]
@@ -405,23 +406,23 @@ impl Peer {
 
     /// Ops that are under way to it, by their bits: not those to the number's last peer.
     pub fn under_way(&self) -> u64 {
-        self.used & !self.left_ops
+        self.ops.used & !self.ops.left_ops
     }
 
     /// Whether something of ours is under way to it, or a question of ours has no answer.
     pub fn is_owing(&self) -> bool {
-        self.under_way() != 0 || self.asked != KeyWords::default()
+        self.under_way() != 0 || self.keys.asked != KeyWords::default()
     }
 
     /// Whether its word may never come, and something else is to show that it is not needed: of a
     /// request to stop it must be known how that ends.
     pub fn is_drain_watched(&self) -> bool {
-        self.doubt == Some(DownCause::Severed) || self.lingering != Lingering::No
+        self.ending.doubt == Some(DownCause::Severed) || self.ending.lingering != Lingering::No
     }
 
     /// Whether it is owed a message.
     pub fn has_chores(&self) -> bool {
-        self.wants != 0 || self.words_due != 0
+        self.wants != 0 || self.ops.words_due != 0
     }
 
     /// An error of this peer's end, for ops that were under way.

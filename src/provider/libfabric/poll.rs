@@ -261,15 +261,15 @@ impl Libfabric<'_> {
         }
         let record = &mut self.peers[index];
         // a message has ended when the library has it
-        record.ended = record.ended.wrapping_add(u32::from(touches || is_read));
-        record.touching -= u32::from(touches);
-        record.reads -= u32::from(is_read);
+        record.ops.ended = record.ops.ended.wrapping_add(u32::from(touches || is_read));
+        record.ops.touching -= u32::from(touches);
+        record.ops.reads -= u32::from(is_read);
         if used == Use::Loud {
-            record.in_flight -= 1;
+            record.ops.in_flight -= 1;
             events.push(Completion::Done { peer: PeerIndex(index as u32), id, result });
         }
-        record.used &= !bit;
-        if record.left_ops != 0 {
+        record.ops.used &= !bit;
+        if record.ops.left_ops != 0 {
             self.left_retired(index, bit);
         }
         self.sent[op] = Sent::FREE;
@@ -277,7 +277,7 @@ impl Libfabric<'_> {
             self.word_follows(index, word);
         }
         let record = &self.peers[index];
-        if record.owes_word && record.touching == 0 {
+        if record.owes_word && record.ops.touching == 0 {
             self.say_drained(index);
         }
     }
@@ -285,7 +285,7 @@ impl Libfabric<'_> {
     /// The data of a write is there: its word goes now, or as soon as there is room.
     #[cold]
     fn word_follows(&mut self, index: usize, word: u32) {
-        let is_first = self.peers[index].words_due == 0;
+        let is_first = self.peers[index].ops.words_due == 0;
         if !self.peers[index].takes_ops() {
             return;
         }
@@ -300,8 +300,8 @@ impl Libfabric<'_> {
         let free = self.free_op(index).expect("the place of the op that has ended");
         self.sent[index * SENDS + free] =
             Sent { used: Use::WordDue, word: Some(word), ..Sent::FREE };
-        self.peers[index].used |= 1 << free;
-        self.peers[index].words_due |= 1 << free;
+        self.peers[index].ops.used |= 1 << free;
+        self.peers[index].ops.words_due |= 1 << free;
         self.has_chores = true;
     }
 
@@ -454,7 +454,7 @@ impl Libfabric<'_> {
     pub(super) fn report_asides(&mut self, events: &mut Events) {
         while events.has_room() {
             let Some(aside) = self.asides.take_done() else { return };
-            self.peers[aside.peer.as_usize()].in_flight -= 1;
+            self.peers[aside.peer.as_usize()].ops.in_flight -= 1;
             events.push(aside.completion());
         }
     }

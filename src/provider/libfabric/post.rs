@@ -66,7 +66,7 @@ impl Libfabric<'_> {
     /// A free place of the peer's table of ops.
     #[inline(always)]
     pub(super) fn free_op(&self, index: usize) -> Option<usize> {
-        let bit = self.peers[index].used.trailing_ones() as usize;
+        let bit = self.peers[index].ops.used.trailing_ones() as usize;
         (bit < SENDS).then_some(bit)
     }
 
@@ -76,7 +76,7 @@ impl Libfabric<'_> {
     fn must_wait(&self, index: usize) -> bool {
         let Traits { ordered, reads_ordered, carries_words, .. } = self.traits;
         ordered
-            && (!reads_ordered && self.peers[index].reads > 0
+            && (!reads_ordered && self.peers[index].ops.reads > 0
                 || !carries_words && self.has_words(index))
     }
 
@@ -112,12 +112,14 @@ impl Libfabric<'_> {
             return code;
         }
         let (now, record) = (self.now, &mut self.peers[index]);
-        let count = record.sent_count.wrapping_add(record.ended);
-        let is_moving = record.under_way() != 0 || record.refused_count != count;
-        match record.refused_since {
+        let count = record.sent_count.wrapping_add(record.ops.ended);
+        let is_moving = record.under_way() != 0 || record.refusals.refused_count != count;
+        match record.refusals.refused_since {
             Some(since) if !is_moving && now.since(since) >= PATIENCE => return code,
             Some(_) if !is_moving => {}
-            Some(_) | None => (record.refused_since, record.refused_count) = (Some(now), count),
+            Some(_) | None => {
+                (record.refusals.refused_since, record.refusals.refused_count) = (Some(now), count)
+            }
         }
         Code::AGAIN
     }
@@ -230,7 +232,7 @@ impl Libfabric<'_> {
         let sent = unsafe { port.send((start, bytes), descriptor, to, context) };
         drop(turn);
         sent.map_err(|code| self.refusal(index, code))?;
-        self.peers[index].used |= 1 << op;
+        self.peers[index].ops.used |= 1 << op;
         self.sent[index * SENDS + op] = Sent { used, ..Sent::FREE };
         Ok(())
     }
@@ -433,10 +435,10 @@ impl Libfabric<'_> {
         let (id, is_loud) = owner;
         let is_read = matches!(verb, Verb::Read);
         let record = &mut self.peers[index];
-        record.used |= 1 << op;
-        record.touching += 1;
-        record.reads += u32::from(is_read);
-        record.in_flight += u32::from(is_loud);
+        record.ops.used |= 1 << op;
+        record.ops.touching += 1;
+        record.ops.reads += u32::from(is_read);
+        record.ops.in_flight += u32::from(is_loud);
         self.sent[index * SENDS + op] = Sent {
             id,
             used: if is_loud { Use::Loud } else { Use::Quiet },
@@ -489,7 +491,7 @@ impl Libfabric<'_> {
         let aside = Aside { peer, id, ..Aside::default() };
         let entry = self.asides.acquire(aside).expect("a free entry was seen");
         self.asides.finish(entry);
-        self.peers[peer.as_usize()].in_flight += 1;
+        self.peers[peer.as_usize()].ops.in_flight += 1;
         Posted::Pending
     }
 }

@@ -133,11 +133,11 @@ impl Libfabric<'_> {
             }
             // its endpoint lives, and the path works: what it posted was left to no kernel, and its
             // word may never come, of an end that it never joined, or whose number it gave anew
-            Some(0) if self.peers[index].lingering == Lingering::Closed => {
+            Some(0) if self.peers[index].ending.lingering == Lingering::Closed => {
                 self.outlast(index, self.posted_for(index));
             }
             // somebody does: each time costs it a look, and its word will come
-            Some(0) => self.peers[index].probe_at = self.now.after(Span(10 * EVERY.0)),
+            Some(0) => self.peers[index].ending.probe_at = self.now.after(Span(10 * EVERY.0)),
             Some(_) | None => {}
         }
     }
@@ -146,12 +146,15 @@ impl Libfabric<'_> {
     fn probe_begin(&mut self, index: usize) -> Option<i32> {
         let now = self.now;
         let record = &self.peers[index];
-        if record.address == n::ADDR_UNSPEC || now < record.probe_at || !self.has_listener(index) {
+        if record.address == n::ADDR_UNSPEC
+            || now < record.ending.probe_at
+            || !self.has_listener(index)
+        {
             return None;
         }
         let place = self.probes.room()?;
         let record = &mut self.peers[index];
-        record.probe_at = now.after(EVERY);
+        record.ending.probe_at = now.after(EVERY);
         let name = &self.names[index][..usize::from(record.name_bytes)];
         match Probe::begin(index, name, now) {
             Ok(probe) => {

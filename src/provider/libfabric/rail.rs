@@ -184,7 +184,7 @@ impl<'m> Libfabric<'m> {
         let Found { library, info, traits, area, fabric, library_domain } = find(limits, config)?;
         let count = limits.peers_max as usize;
         let (cell_count, queue) = (count * CELLS, (count * CELLS).next_power_of_two());
-        let peers = block.filled_with(count, || Peer::CLOSED).expect(ROOM);
+        let peers = block.filled_with(count, Peer::closed).expect(ROOM);
         let parts = block.filled(count, Part::UNUSED).expect(ROOM);
         let names = block.filled(count, [0; NAME_BYTES_MAX]).expect(ROOM);
         let sent = block.filled(count * SENDS, Sent::FREE).expect(ROOM);
@@ -406,7 +406,7 @@ impl<'m> Libfabric<'m> {
     /// Whether the library may crash when the endpoint is closed: `ofi_rxm` of 1.17 does while a
     /// long write is half-way on a path that is gone. The fence of such a peer does not hold then.
     pub(super) fn dies_of_a_close(&self) -> bool {
-        let is_half_way = |it: &Peer| it.is_drain_watched() && it.touching > 0;
+        let is_half_way = |it: &Peer| it.is_drain_watched() && it.ops.touching > 0;
         (self.health.unheard || self.peers.iter().any(is_half_way))
             && self.provider_name().to_bytes().ends_with(b";ofi_rxm")
     }

@@ -90,7 +90,7 @@ impl Watched {
 impl Peer {
     /// A count that changes with whatever the library accepts for it, or ends.
     fn moves(&self) -> (u32, u64) {
-        (self.sent_count.wrapping_add(self.ended), self.used)
+        (self.sent_count.wrapping_add(self.ops.ended), self.ops.used)
     }
 
     /// The library has refused a post, or there was no place for it. What was accepted since it did
@@ -98,16 +98,18 @@ impl Peer {
     #[cold]
     pub fn was_refused(&mut self, now: Instant) {
         let count = self.moves();
-        if self.again_since.is_none() || self.again_count != count {
-            (self.again_since, self.again_count, self.again_told) = (Some(now), count, false);
+        if self.refusals.again_since.is_none() || self.refusals.again_count != count {
+            (self.refusals.again_since, self.refusals.again_count, self.refusals.again_told) =
+                (Some(now), count, false);
         }
-        self.again_at = now;
+        self.refusals.again_at = now;
     }
 
     /// Whether every post was refused since then, and one lately.
     fn is_refused(&self, since: Instant, now: Instant, lately: Span) -> bool {
-        let is_so = self.again_count == self.moves() && now.since(self.again_at) <= lately;
-        is_so && self.again_since.is_some_and(|first| first <= since)
+        let is_so = self.refusals.again_count == self.moves()
+            && now.since(self.refusals.again_at) <= lately;
+        is_so && self.refusals.again_since.is_some_and(|first| first <= since)
     }
 
     /// One look; for how long nothing has ended, if that is too long. Who is owed nothing counts
@@ -122,7 +124,7 @@ impl Peer {
         }
         let most = silence.most();
         let stands = owes || self.is_refused(self.watched.since, now, lately);
-        let (ended, watched) = (self.ended, &mut self.watched);
+        let (ended, watched) = (self.ops.ended, &mut self.watched);
         if watched.looks == 0 || watched.ended != ended || !stands {
             // this one may be right behind the post
             *watched = Watched { ended, looks: 1, since: now, ..Watched::NOTHING };
@@ -136,12 +138,12 @@ impl Peer {
 
     /// Whether messages have been sent since it was asked something: their ends say nothing.
     fn wants_question(&self) -> bool {
-        self.sent_count != self.asked_after && self.asked == KeyWords::default()
+        self.sent_count != self.keys.asked_after && self.keys.asked == KeyWords::default()
     }
 
     /// What it was sent so far needs no question.
     fn watch_anew(&mut self) {
-        (self.watched, self.asked_after) = (Watched::NOTHING, self.sent_count);
+        (self.watched, self.keys.asked_after) = (Watched::NOTHING, self.sent_count);
     }
 }
 
@@ -164,7 +166,7 @@ impl Libfabric<'_> {
             let silent = record.look(self.now, &self.silence);
             if let Some(silent) = silent.filter(|_| !self.silence.gives_up) {
                 record.watched = Watched::NOTHING;
-                if !core::mem::replace(&mut record.again_told, true) {
+                if !core::mem::replace(&mut record.refusals.again_told, true) {
                     self.complain(index, Complaint::Refused(silent));
                 }
             } else if let Some(silent) = silent {
@@ -189,10 +191,10 @@ impl Libfabric<'_> {
     fn ask_anything(&mut self, index: usize) {
         match self.free_place(index) {
             Some(place) => {
-                self.peers[index].asked_after = self.peers[index].sent_count;
+                self.peers[index].keys.asked_after = self.peers[index].sent_count;
                 self.ask(index, NO_KEY, place as u8);
             }
-            None if self.peers[index].touching == 0 => self.peers[index].watch_anew(),
+            None if self.peers[index].ops.touching == 0 => self.peers[index].watch_anew(),
             None => {}
         }
     }
@@ -224,7 +226,7 @@ impl Libfabric<'_> {
         let Some(record) = self.peers.get_mut(index).filter(|it| it.takes_ops()) else {
             return false;
         };
-        (record.heard_from, record.has_answered) = (record.ended, false);
+        (record.ops.heard_from, record.keys.has_answered) = (record.ops.ended, false);
         let answers = &self.answers[index * KEYS..][..KEYS];
         // a good answer that nothing uses can be asked for again
         let is_unused = |it: &Answer| it.state == AnswerState::Good && it.users == 0;
@@ -239,12 +241,12 @@ impl Libfabric<'_> {
     /// Whether anything has ended since that the peer has a part in; `None`: it takes no ops.
     pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
         let record = self.peers.get(peer.as_usize()).filter(|it| it.takes_ops())?;
-        Some(record.ended != record.heard_from)
+        Some(record.ops.ended != record.ops.heard_from)
     }
 
     /// Whether its program has: that answers questions, where a device may end ops without it.
     pub fn has_answered(&self, peer: PeerIndex) -> bool {
-        self.peers.get(peer.as_usize()).is_some_and(|it| it.has_answered)
+        self.peers.get(peer.as_usize()).is_some_and(|it| it.keys.has_answered)
     }
 
     /// The program of a peer has polled within that time: what it has not confirmed is lost, or
@@ -260,6 +262,12 @@ impl Libfabric<'_> {
 mod tests {
     use super::*;
 
+    fn in_use() -> Peer {
+        let mut peer = Peer::closed();
+        peer.ops.used = 1;
+        peer
+    }
+
     /// Looks until one is the last, each so much later.
     fn looks(peer: &mut Peer, polls: impl Fn(u32) -> bool) -> Option<(u32, Span)> {
         (1..100).find_map(|look| {
@@ -272,12 +280,12 @@ mod tests {
 
     #[test]
     fn peer_ends_when_nothing_ends_for_as_many_looks_in_a_row_although_it_polls() {
-        let mut peer = Peer::CLOSED;
+        let mut peer = Peer::closed();
         assert_eq!(looks(&mut peer, |_| true), None, "nothing was sent");
-        peer.used = 1;
+        peer.ops.used = 1;
         assert_eq!(looks(&mut peer, |_| true), Some((9, Span(800))));
         peer.watched = Watched::NOTHING;
-        peer.ended += 1;
+        peer.ops.ended += 1;
         assert_eq!(looks(&mut peer, |look| look % 2 == 0), Some((14, Span(1300))));
         peer.watched = Watched::NOTHING;
         for _ in 0..3 {
@@ -285,40 +293,40 @@ mod tests {
                 peer.watched.polls = true;
                 assert_eq!(peer.look(Instant(5), &Silence::new(Span(8))), None);
             }
-            peer.ended += 1;
+            peer.ops.ended += 1;
         }
         // of an earlier use of the number
-        (peer.left_ops, peer.watched) = (1, Watched::NOTHING);
+        (peer.ops.left_ops, peer.watched) = (1, Watched::NOTHING);
         assert_eq!(looks(&mut peer, |_| true), None);
     }
 
     #[test]
     fn peer_whose_program_does_not_poll_stays() {
-        let mut peer = Peer { used: 1, ..Peer::CLOSED };
+        let mut peer = in_use();
         assert_eq!(looks(&mut peer, |_| false), None);
         assert!(peer.watched.is_doubted, "it is to be found out");
     }
 
     #[test]
     fn peer_that_was_sent_messages_is_asked_something_whatever_else_it_was_sent() {
-        let mut peer = Peer { sent_count: 1, ..Peer::CLOSED };
+        let mut peer = Peer { sent_count: 1, ..Peer::closed() };
         assert!(peer.wants_question());
-        peer.asked_after = 1;
+        peer.keys.asked_after = 1;
         assert!(!peer.wants_question(), "it was asked since");
         peer.sent_count = 2;
-        (peer.used, peer.ended) = (1, 5);
+        (peer.ops.used, peer.ops.ended) = (1, 5);
         assert!(peer.wants_question());
         assert_eq!(peer.look(Instant(0), &Silence::new(Span(8))), None);
         assert_eq!(peer.look(Instant(1), &Silence::new(Span(8))), None);
         assert!(peer.wants_question(), "looks put no question");
-        peer.asked.key = 7;
+        peer.keys.asked.key = 7;
         assert!(!peer.wants_question(), "one is on its way");
     }
 
     #[test]
     fn question_without_an_answer_is_something_that_was_sent() {
-        let mut peer = Peer::CLOSED;
-        peer.asked.key = 7;
+        let mut peer = Peer::closed();
+        peer.keys.asked.key = 7;
         assert!(looks(&mut peer, |_| true).is_some());
     }
 
@@ -338,17 +346,17 @@ mod tests {
     #[test]
     fn peer_to_which_every_post_is_refused_is_silent() {
         for silence in [Span(800), Span(0)] {
-            assert_eq!(refused(&mut Peer { ..Peer::CLOSED }, silence, |_| false), Some(9));
-            let mut peer = Peer { ..Peer::CLOSED };
+            assert_eq!(refused(&mut Peer::closed(), silence, |_| false), Some(9));
+            let mut peer = Peer::closed();
             assert_eq!(refused(&mut peer, silence, |look| look % 7 == 0), None);
-            let mut peer = Peer { used: 1, ..Peer::CLOSED };
+            let mut peer = in_use();
             assert_eq!(refused(&mut peer, silence, |_| false), Some(9), "and something is");
         }
     }
 
     #[test]
     fn peer_that_was_refused_once_and_is_posted_nothing_since_is_not_silent() {
-        let mut peer = Peer::CLOSED;
+        let mut peer = Peer::closed();
         peer.was_refused(Instant(0));
         assert_eq!(looks(&mut peer, |_| true), None);
     }
@@ -359,7 +367,7 @@ mod tests {
         assert!(!silence.is_due(Instant(9_999_999)) && silence.is_due(Instant(10_000_000)));
         let nobody = Silence::new(Span(0));
         assert!(!nobody.gives_up && nobody.is_due(Instant(REFUSED.0)));
-        let mut peer = Peer { used: 1, ..Peer::CLOSED };
+        let mut peer = in_use();
         let look = |look: u64| peer.look(Instant(look * nobody.every.0), &nobody);
         assert_eq!((1..100).find_map(look), None, "nothing was refused");
     }
