@@ -33,22 +33,24 @@
 //! - **Silent peers**: as on other rails, the side band finds a peer that sends nothing.
 //!   [`Config::silence_max`] limits how long ops to a peer may stay open.
 
-mod address;
 mod area;
 pub mod choice;
 mod control;
 mod domain;
 mod ending;
-mod fence;
+mod endpoint;
 mod flush;
+mod keys;
 pub mod message;
 pub mod pair;
 mod peer;
+mod peers;
 mod poll;
 mod post;
 mod probe;
 mod provider;
 mod rail;
+mod receives;
 mod report;
 mod silence;
 pub mod sys;

@@ -2,24 +2,35 @@
 //! and how it ends.
 
 use super::area::SENDS;
-use super::message::KeyWords;
+use super::keys::Questions;
 use super::report::{Complaint, ErrorReport, errno};
-use super::silence::Watched;
-use super::sys::{Port, numbers as n};
+use super::sys::numbers as n;
 use crate::base::units::{Instant, Span};
-use crate::fabric::{DownCause, HEAD_BYTES, Head, OpError, OpErrorKind, OpId, RailKey};
+use crate::fabric::{DownCause, Head, OpError, OpErrorKind, OpId};
 use crate::provider::ops::List;
-use core::ffi::c_void;
 
-/// Answers about keys that are kept of each peer.
-pub const KEYS: usize = 64;
+const _: () = assert!(SENDS == u64::BITS as usize);
 
-const _: () = assert!(SENDS == u64::BITS as usize && KEYS <= u8::MAX as usize);
+/// What the library calls an endpoint.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// It is not known.
+    pub const NONE: Address = Address(n::ADDR_UNSPEC);
+}
+
+impl Default for Address {
+    fn default() -> Address {
+        Address::NONE
+    }
+}
 
 /// How far a peer has come.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub enum State {
     /// There is none; what it was last may still be answered.
+    #[default]
     Closed,
     /// It does not know the other end.
     Prepared,
@@ -28,9 +39,10 @@ pub enum State {
 }
 
 /// Whether the end of a peer was reported.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub enum Down {
     /// It has not ended.
+    #[default]
     No,
     /// It has, and nobody was told.
     Due(DownCause),
@@ -93,87 +105,6 @@ impl Sent {
     };
 }
 
-/// What a peer has told about one of its regions.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub struct Answer {
-    pub words: KeyWords,
-    pub state: AnswerState,
-    /// Ops in flight that use it.
-    pub users: u16,
-    /// Whether the peer wants it forgotten.
-    pub is_revoked: bool,
-    /// Which question it answers.
-    pub count: u32,
-}
-
-/// What a peer was told of at one of its places for answers.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub struct Told {
-    /// The region of ours that it holds, plus one; 0: none.
-    pub region: u32,
-    /// Which question of its that answered, or the next one, if it has given that back: what is
-    /// said of earlier ones counts no more.
-    pub count: u32,
-}
-
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub enum AnswerState {
-    #[default]
-    Empty,
-    /// The question is on its way.
-    Asked,
-    /// There is such a region.
-    Good,
-    /// There is none.
-    Gone,
-}
-
-/// What a post finds out about a peer's key.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Lookup {
-    /// The library's key, the address or offset's base, and the place of the answer.
-    Found { library_key: u64, start: u64, place: u8 },
-    /// No region, or the range lies outside.
-    Bad,
-    /// Ask, at this place.
-    Ask(u8),
-    /// Wait for an answer.
-    Wait,
-}
-
-/// Where the answer about a key is kept.
-pub const fn key_place(key: RailKey) -> u8 {
-    (key.0 % KEYS as u64) as u8
-}
-
-impl Answer {
-    /// What this place, which is the key's, says of a range.
-    #[inline]
-    pub fn lookup(&self, key: RailKey, address: u64, length: u64) -> Lookup {
-        let words = self.words;
-        match self.state {
-            AnswerState::Good if words.key == key.0 && !self.is_revoked => {
-                let offset = address.wrapping_sub(words.start);
-                match offset <= words.length && length <= words.length - offset {
-                    true => Lookup::Found {
-                        library_key: words.library_key,
-                        start: words.start,
-                        place: key_place(key),
-                    },
-                    false => Lookup::Bad,
-                }
-            }
-            AnswerState::Gone if words.key == key.0 => Lookup::Bad,
-            AnswerState::Asked => Lookup::Wait,
-            // another key's answer gives way when nothing uses it
-            AnswerState::Good if self.users > 0 || self.is_revoked => Lookup::Wait,
-            AnswerState::Good | AnswerState::Gone | AnswerState::Empty => {
-                Lookup::Ask(key_place(key))
-            }
-        }
-    }
-}
-
 /// Messages about keys and fences that a peer is owed: a bit each. They leave in this order, what
 /// ends a hold before what asks for the next one.
 pub mod wants {
@@ -185,23 +116,8 @@ pub mod wants {
     pub const DRAINED: u8 = 1 << 5;
 }
 
-/// A peer's part of the area, from its first use until the endpoint closes.
-#[derive(Copy, Clone, Debug)]
-pub struct Part {
-    /// The library's registration, as a number; 0: none yet.
-    pub registration: u64,
-    pub descriptor: *mut c_void,
-    /// Where its receives are posted, and its ops.
-    pub port: Option<Port>,
-}
-
-impl Part {
-    pub const UNUSED: Part =
-        Part { registration: 0, descriptor: core::ptr::null_mut(), port: None };
-}
-
 /// Ops that are under way to a peer. What every op looks at comes first.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C)]
 pub struct UnderWay {
     /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
@@ -221,32 +137,7 @@ pub struct UnderWay {
     pub words_due: u64,
     /// What the library calls the endpoint of the number's last peer, while some of its ops are
     /// under way.
-    pub left: u64,
-}
-
-/// What is asked and said about keys: see [`Answer`] and [`Told`].
-#[derive(Default, Debug)]
-pub struct Questions {
-    /// The region that is asked about, at which place, and how many questions there were with it.
-    pub asked: KeyWords,
-    pub ask_place: u8,
-    pub ask_count: u32,
-    /// How many messages it had been sent when a look asked it something last.
-    pub asked_after: u32,
-    /// Whether it has answered a question since it was to be heard.
-    pub has_answered: bool,
-    /// The answer that is owed, and to which question.
-    pub told: KeyWords,
-    pub tell_place: u8,
-    pub tell_count: u32,
-    /// What is wanted back from the peer, plus one; 0: nothing. And which question told it of that.
-    pub revoking: u8,
-    pub revoked: KeyWords,
-    pub revoke_count: u32,
-    /// What the peer wants back, likewise.
-    pub giving: Option<u8>,
-    pub given: KeyWords,
-    pub give_count: u32,
+    pub left: Address,
 }
 
 /// How a peer's end, and its fence, go on.
@@ -266,7 +157,7 @@ pub struct Ending {
     /// Whether it has closed, and a kernel may go on sending what its endpoint has left.
     pub lingering: Lingering,
     /// Whether the library refused the last request to stop, or ended it with an error. What that
-    /// says: `Libfabric::has_no_connection`.
+    /// says: `Peers::has_no_connection`.
     pub is_bounced: bool,
     /// Whether it was told that its fence waits.
     pub is_complained: bool,
@@ -298,9 +189,24 @@ pub struct Refusals {
     pub again_told: bool,
 }
 
+/// What looks at a peer have seen.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Watched {
+    /// How much had ended.
+    pub ended: u32,
+    /// The look after which that was so, and those that count in a row behind it.
+    pub looks: u8,
+    /// Whether its program has polled since the last one.
+    pub polls: bool,
+    /// Whether somebody is to find that out.
+    pub is_doubted: bool,
+    /// When the first was.
+    pub since: Instant,
+}
+
 /// The record of one peer. What every op looks at lies in its first cache line, since the system
 /// calls of some libraries leave little of it in the cache.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C, align(64))]
 pub struct Peer {
     pub down: Down,
@@ -319,8 +225,7 @@ pub struct Peer {
     pub token: u32,
     /// What ours carry.
     pub their_token: u32,
-    /// What the library calls its endpoint; `ADDR_UNSPEC`: not known.
-    pub address: u64,
+    pub address: Address,
     pub ops: UnderWay,
     /// Sends and words: posted, and received.
     pub sent_count: u32,
@@ -330,8 +235,8 @@ pub struct Peer {
     /// The heads of the last sends, posted and received.
     pub head_sent: Head,
     pub head_seen: Head,
-    /// Whether words may come with its writes: it was not told to send messages instead.
-    pub sends_words: bool,
+    /// Whether no words may come with its writes: it was told to send messages instead.
+    pub sends_no_words: bool,
     /// Bytes of its address as its library gives it.
     pub name_bytes: u8,
     /// Of [`wants`].
@@ -350,48 +255,6 @@ pub struct Peer {
 const _: () = assert!(core::mem::offset_of!(Peer, ops.ended) + size_of::<u32>() == 64);
 
 impl Peer {
-    /// Nobody.
-    pub fn closed() -> Peer {
-        let ops = UnderWay {
-            used: 0,
-            left_ops: 0,
-            touching: 0,
-            reads: 0,
-            in_flight: 0,
-            ended: 0,
-            heard_from: 0,
-            words_due: 0,
-            left: n::ADDR_UNSPEC,
-        };
-        Peer {
-            down: Down::No,
-            state: State::Closed,
-            is_fenced: false,
-            is_ending: false,
-            owes_word: false,
-            reads_brief: false,
-            their_number: 0,
-            token: 0,
-            their_token: 0,
-            address: n::ADDR_UNSPEC,
-            ops,
-            sent_count: 0,
-            seen_count: 0,
-            payload_bytes_max: 0,
-            head_sent: [0; HEAD_BYTES],
-            head_seen: [0; HEAD_BYTES],
-            sends_words: true,
-            name_bytes: 0,
-            wants: 0,
-            keys: Questions::default(),
-            ending: Ending::default(),
-            refusals: Refusals::default(),
-            watched: Watched::NOTHING,
-            report: None,
-            complaint: None,
-        }
-    }
-
     /// Whether ops other than fences are accepted.
     #[inline]
     pub fn takes_ops(&self) -> bool {
@@ -411,7 +274,24 @@ impl Peer {
 
     /// Whether something of ours is under way to it, or a question of ours has no answer.
     pub fn is_owing(&self) -> bool {
-        self.under_way() != 0 || self.keys.asked != KeyWords::default()
+        self.under_way() != 0 || self.keys.is_asked()
+    }
+
+    /// A count that changes with whatever the library accepts for it, or ends.
+    pub fn moves(&self) -> (u32, u64) {
+        (self.sent_count.wrapping_add(self.ops.ended), self.ops.used)
+    }
+
+    /// The library has refused a post, or there was no place for it. What was accepted since it did
+    /// so first, or has ended, shows in counts.
+    #[cold]
+    pub fn was_refused(&mut self, now: Instant) {
+        let count = self.moves();
+        let said = &mut self.refusals;
+        if said.again_since.is_none() || said.again_count != count {
+            (said.again_since, said.again_count, said.again_told) = (Some(now), count, false);
+        }
+        said.again_at = now;
     }
 
     /// Whether its word may never come, and something else is to show that it is not needed: of a
@@ -430,30 +310,5 @@ impl Peer {
         let code = self.report.map_or(0, |report| errno(report.code));
         let kind = if self.is_fenced { OpErrorKind::Canceled } else { OpErrorKind::PeerDown };
         OpError { kind, code }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answer_is_for_its_key_and_range_alone() {
-        let key = RailKey(5 << 32 | 7);
-        let words = KeyWords { key: key.0, library_key: 99, start: 4096, length: 100 };
-        let good = Answer { words, state: AnswerState::Good, ..Answer::default() };
-        let found = Lookup::Found { library_key: 99, start: 4096, place: 7 };
-        assert_eq!(good.lookup(key, 4096, 100), found);
-        assert_eq!(good.lookup(key, 4196, 0), found);
-        assert_eq!(good.lookup(key, 4096, 101), Lookup::Bad);
-        assert_eq!(good.lookup(key, 4095, 1), Lookup::Bad);
-        let other = RailKey(6 << 32 | 7);
-        assert_eq!(good.lookup(other, 4096, 1), Lookup::Ask(7));
-        assert_eq!(Answer { users: 1, ..good }.lookup(other, 4096, 1), Lookup::Wait);
-        assert_eq!(Answer { is_revoked: true, ..good }.lookup(key, 4096, 1), Lookup::Wait);
-        let gone = Answer { state: AnswerState::Gone, ..good };
-        assert_eq!(gone.lookup(key, 4096, 1), Lookup::Bad);
-        assert_eq!(gone.lookup(other, 4096, 1), Lookup::Ask(7));
-        assert_eq!(Answer::default().lookup(key, 4096, 1), Lookup::Ask(7));
     }
 }
