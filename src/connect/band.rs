@@ -313,7 +313,7 @@ impl<M: LinkMemory> Band<M> {
     ///
     /// *Cost*: as [`Band::connections_left`].
     pub fn connections_leaving(&self) -> u32 {
-        self.with(0, |control| Ok(control.slots_leaving())).unwrap_or(0)
+        self.with(0, |control| control.slots_leaving())
     }
 
     /// Our host's number.

@@ -1,106 +1,78 @@
 //! What rails say to each other: about keys, and about the end of a connection.
 
 use super::area::SENDS;
+use super::keys::{KEYS, Note};
 use super::message::{
     AT_CLOSED, IN_ORDER, KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix,
 };
-use super::peer::{Answer, AnswerState, Down, KEYS, Lingering, Sent, State, Told, Use, wants};
-use super::rail::Libfabric;
-use super::sys::{Code, numbers as n};
-use crate::base::units::Span;
+use super::peer::{Address, Down, Lingering, State, Use, wants};
+use super::peers::Peers;
+use super::sys::Code;
 use crate::fabric::{DownCause, RailKey};
 
 const KEY_WORDS: usize = KEY_MESSAGE_BYTES - PREFIX_BYTES;
 
-/// How often a question is asked again that a breaking connection may have lost.
-pub(super) const AGAIN: Span = Span::millis(100);
-
-impl Libfabric<'_> {
+impl Peers<'_> {
     /// Asks a peer about a key, if it is not asked about another one.
     #[cold]
-    pub(super) fn ask(&mut self, index: usize, key: RailKey, place: u8) {
-        let answer = &mut self.answers[index * KEYS + usize::from(place)];
-        let record = &mut self.peers[index];
-        let is_asking = record.asked != KeyWords::default();
-        if is_asking {
-            return;
+    pub fn ask(&mut self, index: usize, key: RailKey, place: u8) {
+        if self.keys.ask((index, &mut self.all[index].keys), key, place, self.now) {
+            self.want(index, wants::ASK);
         }
-        let words = KeyWords { key: key.0, ..KeyWords::default() };
-        let count = record.ask_count.wrapping_add(1);
-        *answer = Answer { words, state: AnswerState::Asked, count, ..Answer::default() };
-        (record.asked, record.ask_place, record.ask_count) = (words, place, count);
-        if self.asks == 0 {
-            // the first of those without an answer says when they are asked again
-            self.asked_at = self.now;
-        }
-        self.asks += 1;
-        self.want(index, wants::ASK);
     }
 
-    /// Asks again what was not answered in time: a library may lose what it was told to copy.
+    /// Asks again what was not answered in time.
     #[cold]
-    pub(super) fn ask_again(&mut self) {
-        if self.now.since(self.asked_at) < AGAIN {
+    pub fn ask_again(&mut self) {
+        if !self.keys.ask_again(self.now) {
             return;
         }
-        self.asked_at = self.now;
-        for index in 0..self.peers.len() {
-            let record = &self.peers[index];
-            if record.asked != KeyWords::default() && record.takes_ops() {
+        for index in 0..self.all.len() {
+            let record = &self.all[index];
+            if record.keys.is_asked() && record.takes_ops() {
                 self.want(index, wants::ASK);
             }
         }
     }
 
-    /// Nothing is asked of a peer any more.
-    pub(super) fn ask_end(&mut self, index: usize) {
-        let record = &mut self.peers[index];
-        if record.asked != KeyWords::default() {
-            record.asked = KeyWords::default();
-            self.asks -= 1;
-        }
-    }
-
     /// Owes a peer a message, and sends it if there is room now.
-    pub(super) fn want(&mut self, index: usize, what: u8) {
-        self.peers[index].wants |= what;
+    pub fn want(&mut self, index: usize, what: u8) {
+        self.all[index].wants |= what;
         self.has_chores = true;
         self.chores_of(index);
     }
 
     /// Sends what is owed to peers, as far as there is room.
     #[cold]
-    pub(super) fn chores(&mut self) {
+    pub fn chores(&mut self) {
         self.has_chores = false;
-        for index in 0..self.peers.len() {
-            if self.peers[index].has_chores() {
+        for index in 0..self.all.len() {
+            if self.all[index].has_chores() {
                 self.has_chores |= !self.chores_of(index);
             }
         }
     }
 
     /// Whether nothing is left.
-    pub(super) fn chores_of(&mut self, index: usize) -> bool {
-        if self.peers[index].address == n::ADDR_UNSPEC {
-            let record = &mut self.peers[index];
-            (record.wants, record.words_due) = (0, 0);
+    pub fn chores_of(&mut self, index: usize) -> bool {
+        if self.all[index].address == Address::NONE {
+            let record = &mut self.all[index];
+            (record.wants, record.ops.words_due) = (0, 0);
             return true;
         }
-        while self.peers[index].words_due != 0 {
-            let op = self.peers[index].words_due.trailing_zeros() as usize;
+        while self.all[index].ops.words_due != 0 {
+            let op = self.all[index].ops.words_due.trailing_zeros() as usize;
             let word = self.sent[index * SENDS + op].word.unwrap_or(0);
             match self.word_message(index, word) {
                 Ok(()) => {}
                 Err(Code::AGAIN) => return self.chore_refused(index),
                 Err(code) => self.end(index, DownCause::Broken(code.0)),
             }
-            let record = &mut self.peers[index];
-            record.words_due &= !(1 << op);
-            record.used &= !(1 << op);
-            self.sent[index * SENDS + op] = Sent::FREE;
+            self.all[index].ops.words_due &= !(1 << op);
+            self.op_free(index, op);
         }
-        while self.peers[index].wants != 0 {
-            let what = 1 << self.peers[index].wants.trailing_zeros();
+        while self.all[index].wants != 0 {
+            let what = 1 << self.all[index].wants.trailing_zeros();
             match self.control_send(index, what) {
                 Ok(()) => {}
                 Err(Code::AGAIN) => return self.chore_refused(index),
@@ -111,7 +83,7 @@ impl Libfabric<'_> {
                     self.end(index, DownCause::Broken(code.0));
                 }
             }
-            self.peers[index].wants &= !what;
+            self.all[index].wants &= !what;
         }
         true
     }
@@ -119,55 +91,42 @@ impl Libfabric<'_> {
     /// There was no room for what is owed to a peer: it is left.
     #[cold]
     fn chore_refused(&mut self, index: usize) -> bool {
-        self.peers[index].was_refused(self.now);
+        self.all[index].was_refused(self.now);
         false
     }
 
     fn control_send(&mut self, index: usize, what: u8) -> Result<(), Code> {
-        let record = &self.peers[index];
-        let writer = KeyWords { key: record.token.into(), ..KeyWords::default() };
-        let (kind, place, words, count) = match what {
-            wants::ASK => (Kind::Ask, record.ask_place, record.asked, record.ask_count),
-            wants::TELL => (Kind::Tell, record.tell_place, record.told, record.tell_count),
-            wants::REVOKE => {
-                let place = record.revoking.wrapping_sub(1);
-                (Kind::Revoke, place, record.revoked, record.revoke_count)
-            }
-            wants::GIVEN_BACK => {
-                let place = record.giving.unwrap_or(0);
-                (Kind::GivenBack, place, record.given, record.give_count)
-            }
-            wants::DRAIN if record.down == Down::No => (Kind::Drain, IN_ORDER, writer, 0),
-            wants::DRAIN => (Kind::Drain, 0, writer, 0),
+        let record = &self.all[index];
+        let keys = &record.keys;
+        let words = KeyWords { key: record.token.into(), ..KeyWords::default() };
+        let writer = |place| Note { words, place, count: 0 };
+        let (kind, note) = match what {
+            wants::ASK => (Kind::Ask, keys.asked),
+            wants::TELL => (Kind::Tell, keys.told),
+            wants::REVOKE => (Kind::Revoke, keys.revoked),
+            wants::GIVEN_BACK => (Kind::GivenBack, keys.given),
+            wants::DRAIN if record.down == Down::No => (Kind::Drain, writer(IN_ORDER)),
+            wants::DRAIN => (Kind::Drain, writer(0)),
             // what our closed endpoint had posted has ended for us alone
-            _ if record.is_cut => (Kind::Drained, AT_CLOSED, writer, 0),
-            _ => (Kind::Drained, 0, writer, 0),
+            _ if record.ending.is_cut => (Kind::Drained, writer(AT_CLOSED)),
+            _ => (Kind::Drained, writer(0)),
         };
-        let prefix = self.prefix(index, kind, place, count).encode();
-        let words = words.encode();
-        let last = (words.as_ptr() as u64, 0);
-        let is_watched = self.peers[index].is_drain_watched();
-        let sent = match what {
-            // SAFETY: bytes on the stack.
-            wants::DRAIN if is_watched => unsafe {
-                self.message_as(index, &[&prefix, &words], last, (Use::Drain, 0))
-            },
-            // SAFETY: as above.
-            _ => unsafe { self.message(index, &[&prefix, &words], last) },
-        };
+        let is_watched = what == wants::DRAIN && record.is_drain_watched();
+        let used = if is_watched { Use::Drain } else { Use::Quiet };
+        let prefix = self.prefix(index, kind, note.place, note.count).encode();
+        let words = note.words.encode();
+        // SAFETY: no bytes behind the words.
+        let sent =
+            unsafe { self.message(index, &[&prefix, &words], (words.as_ptr() as u64, 0), used) };
         if what == wants::DRAIN {
-            self.peers[index].is_bounced = sent.is_err();
+            self.all[index].ending.is_bounced = sent.is_err();
         }
-        sent?;
-        if what == wants::GIVEN_BACK {
-            self.peers[index].giving = None;
-        }
-        Ok(())
+        sent
     }
 
     /// Takes a message that is no send and no word.
     #[cold]
-    pub(super) fn control_received(&mut self, index: usize, prefix: &Prefix, words: &[u8]) {
+    pub fn control_received(&mut self, index: usize, prefix: &Prefix, words: &[u8]) {
         let Some(words) = words.first_chunk::<KEY_WORDS>().map(KeyWords::decode) else {
             self.health.strange += 1;
             return;
@@ -178,20 +137,35 @@ impl Libfabric<'_> {
             return;
         }
         let is_end = matches!(prefix.kind, Kind::Drain | Kind::Drained);
-        if is_end && words.key != u64::from(self.peers[index].their_token) {
+        if is_end && words.key != u64::from(self.all[index].their_token) {
             // of an end that was told of this one before, and is no more
             self.health.strange += 1;
             return;
         }
-        if is_end && !self.traits.messages_ordered {
-            self.peers[index].awaited_count = Some(prefix.number);
+        if is_end && !self.endpoint.traits.messages_ordered {
+            self.all[index].ending.awaited_count = Some(prefix.number);
         }
-        let count = prefix.word;
+        let record = &mut self.all[index];
+        let of = (index, &mut record.keys);
         match prefix.kind {
-            Kind::Ask => self.asked(index, place, RailKey(words.key), count),
-            Kind::Tell => self.told(index, place, words, count),
-            Kind::Revoke => self.revoked(index, place, words, count),
-            Kind::GivenBack => self.given_back(index, place, count),
+            // who is fenced will not write here any more
+            Kind::Ask if record.is_fenced || record.state != State::Live => {}
+            Kind::Ask => {
+                if self.keys.asked(of, prefix, RailKey(words.key)) {
+                    self.want(index, wants::TELL);
+                }
+            }
+            Kind::Tell => {
+                let is_asked = self.keys.answered(of, prefix, words);
+                record.ops.ended = record.ops.ended.wrapping_add(is_asked.into());
+            }
+            Kind::Revoke => {
+                if self.keys.revoked(of, prefix, words) {
+                    record.wants &= !wants::ASK;
+                }
+                self.give_back(index, place);
+            }
+            Kind::GivenBack => self.keys.given_back(of, prefix),
             Kind::Drain => self.drain_asked(index, place == IN_ORDER),
             Kind::Drained if place == AT_CLOSED => self.was_closed(index),
             Kind::Drained => self.drained(index),
@@ -199,156 +173,50 @@ impl Libfabric<'_> {
         }
     }
 
-    /// The peer wants to use a region: it is told, and holds it from now on.
-    fn asked(&mut self, index: usize, place: u8, key: RailKey, count: u32) {
-        if self.peers[index].is_fenced || self.peers[index].state != State::Live {
-            return; // it will not write here any more
-        }
-        let last = self.told[index * KEYS + usize::from(place)].count;
-        if (count.wrapping_sub(last) as i32) < 0 {
-            return; // asked once more, and overtaken by the next question or by what ended this one
-        }
-        let record = &self.peers[index];
-        let said = (record.tell_place, record.tell_count, record.told.key);
-        if said == (place, count, key.0) && self.told[index * KEYS + usize::from(place)].region != 0
-        {
-            // the same question once more: what it got is what the peer holds
-            return self.want(index, wants::TELL);
-        }
-        let words = self.tell(index, place, key, count);
-        let record = &mut self.peers[index];
-        (record.told, record.tell_place, record.tell_count) = (words, place, count);
-        self.want(index, wants::TELL);
-    }
-
-    /// What is said of a region to a peer, which holds it from now on.
-    pub(super) fn tell(&mut self, index: usize, place: u8, key: RailKey, count: u32) -> KeyWords {
-        self.told_release(index, usize::from(place));
-        let gone = KeyWords { key: key.0, ..KeyWords::default() };
-        self.told[index * KEYS + usize::from(place)].count = count;
-        let Some((region, range)) = self.domain.hold_whole(key) else { return gone };
-        let Some(library_key) = self.domain.library_key(region) else {
-            self.domain.release_whole(region);
-            return gone;
-        };
-        self.told[index * KEYS + usize::from(place)].region = region + 1;
-        KeyWords { library_key, start: range.start, length: range.length, ..gone }
-    }
-
-    fn told(&mut self, index: usize, place: u8, words: KeyWords, count: u32) {
-        let record = &mut self.peers[index];
-        let is_asked = record.asked.key == words.key && record.ask_place == place;
-        if !is_asked || record.ask_count != count {
-            return;
-        }
-        self.ask_end(index);
-        let record = &mut self.peers[index];
-        (record.ended, record.has_answered) = (record.ended.wrapping_add(1), true);
-        let state = if words.length == 0 { AnswerState::Gone } else { AnswerState::Good };
-        self.answers[index * KEYS + usize::from(place)] =
-            Answer { words, state, count, ..Answer::default() };
-    }
-
-    /// The peer wants a region back, of which it has told in answer to a question.
-    fn revoked(&mut self, index: usize, place: u8, words: KeyWords, count: u32) {
-        let record = &mut self.peers[index];
-        (record.giving, record.given, record.give_count) = (Some(place), words, count);
-        let answer = &mut self.answers[index * KEYS + usize::from(place)];
-        let is_its = answer.words.key == words.key && answer.count == count;
-        match answer.state {
-            AnswerState::Good if is_its => answer.is_revoked = true,
-            // it has overtaken the answer, which is no good any more when it comes
-            AnswerState::Asked if is_its => {
-                *answer = Answer::default();
-                self.peers[index].wants &= !wants::ASK;
-                self.ask_end(index);
-            }
-            AnswerState::Good | AnswerState::Asked | AnswerState::Empty | AnswerState::Gone => {}
-        }
-        self.give_back(index, usize::from(place));
-    }
-
-    /// Gives a region back that nothing of ours uses any more.
-    pub(super) fn give_back(&mut self, index: usize, place: usize) {
-        let answer = &mut self.answers[index * KEYS + place];
-        if answer.users > 0 && answer.is_revoked {
-            return;
-        }
-        if answer.is_revoked {
-            *answer = Answer::default();
-        }
-        self.want(index, wants::GIVEN_BACK);
-    }
-
-    fn given_back(&mut self, index: usize, place: u8, count: u32) {
-        let record = &mut self.peers[index];
-        if record.revoking == place + 1 && record.revoke_count == count {
-            record.revoking = 0;
-        }
-        let told = &mut self.told[index * KEYS + usize::from(place)];
-        // a place that was told of something since keeps that
-        if told.count == count {
-            told.count = count.wrapping_add(1);
-            self.told_release(index, usize::from(place));
+    /// An op has ended that used the answer at a place.
+    pub fn use_end(&mut self, index: usize, place: u8) {
+        if self.keys.use_end(index, place) {
+            self.want(index, wants::GIVEN_BACK);
         }
     }
 
-    fn told_release(&mut self, index: usize, place: usize) {
-        let region = core::mem::take(&mut self.told[index * KEYS + place].region);
-        if region != 0 {
-            self.domain.release_whole(region - 1);
+    /// Gives a region back, unless something of ours uses it.
+    fn give_back(&mut self, index: usize, place: u8) {
+        if self.keys.give_back(index, place) {
+            self.want(index, wants::GIVEN_BACK);
         }
-    }
-
-    /// Nothing of the peer's is under way any more: it holds nothing.
-    pub(super) fn told_release_all(&mut self, index: usize) {
-        for place in 0..KEYS {
-            self.told_release(index, place);
-        }
-        self.peers[index].revoking = 0;
     }
 
     /// Asks peers for regions that were to be deregistered, one at a time of each.
     #[cold]
-    pub(super) fn revoke_wanted(&mut self) {
-        let domain = self.domain;
-        domain.look_for_wanted(|| self.revoke_told());
-    }
-
-    /// Whether peers hold some that are wanted.
-    fn revoke_told(&mut self) -> bool {
-        let mut left = false;
-        for index in 0..self.peers.len() {
-            for place in 0..KEYS {
-                let Told { region, count } = self.told[index * KEYS + place];
-                if region == 0 || !self.domain.wants(region - 1) {
-                    continue;
-                }
-                left = true;
-                if self.peers[index].revoking == 0 {
-                    let key = self.domain.key_at(region - 1).0;
-                    let record = &mut self.peers[index];
-                    (record.revoking, record.revoke_count) = (place as u8 + 1, count);
-                    record.revoked = KeyWords { key, ..KeyWords::default() };
+    pub fn revoke_wanted(&mut self) {
+        let domain = self.endpoint.domain;
+        domain.look_for_wanted(|| {
+            let mut are_left = false;
+            for index in 0..self.all.len() {
+                let (is_left, is_due) = self.keys.revoke((index, &mut self.all[index].keys));
+                are_left |= is_left;
+                if is_due {
                     self.want(index, wants::REVOKE);
                 }
             }
-        }
-        left
+            are_left
+        });
     }
 
     /// The peer fences us: nothing more is posted, and it is told when all has ended. That more
     /// than this closes in good order, or that the lane has failed after all, it says elsewhere.
     fn drain_asked(&mut self, index: usize, in_order: bool) {
-        self.peers[index].owes_word = true;
+        self.all[index].owes_word = true;
         self.end(index, if in_order { DownCause::Closed } else { DownCause::Broken(0) });
         self.say_drained(index);
     }
 
     /// Says that nothing of ours is under way, if so and if it is owed.
-    pub(super) fn say_drained(&mut self, index: usize) {
-        let record = &mut self.peers[index];
-        if record.owes_word && record.touching == 0 {
+    #[inline]
+    pub fn say_drained(&mut self, index: usize) {
+        let record = &mut self.all[index];
+        if record.owes_word && record.ops.touching == 0 {
             record.owes_word = false;
             self.want(index, wants::DRAINED);
         }
@@ -357,7 +225,7 @@ impl Libfabric<'_> {
     /// The peer has said that nothing of its is under way. That this is the end of more than a lane
     /// only the side band says.
     fn drained(&mut self, index: usize) {
-        self.peers[index].is_attested = true;
+        self.all[index].ending.is_attested = true;
         self.end(index, DownCause::Broken(0));
         self.told_release_all(index);
     }
@@ -366,18 +234,13 @@ impl Libfabric<'_> {
     /// had posted may still come: a kernel goes on sending what a closed socket has, and this word
     /// has taken another way. Whatever is sent to the old address has that kernel stop.
     fn was_closed(&mut self, index: usize) {
-        let record = &self.peers[index];
-        if record.state == State::Live && !record.is_attested {
+        let record = &self.all[index];
+        if record.state == State::Live && !record.ending.is_attested {
             self.outlast_closed(index, Lingering::Ended);
-            if self.peers[index].is_fenced {
+            if self.all[index].is_fenced {
                 self.want(index, wants::DRAIN);
             }
         }
         self.end(index, DownCause::Broken(0));
-    }
-
-    /// Whether an op's place may be used again.
-    pub(super) fn op_is_free(&self, op: usize) -> bool {
-        self.sent[op].used == Use::Free
     }
 }

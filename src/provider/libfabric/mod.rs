@@ -33,41 +33,35 @@
 //! - **Silent peers**: as on other rails, the side band finds a peer that sends nothing.
 //!   [`Config::silence_max`] limits how long ops to a peer may stay open.
 
-mod address;
 mod area;
 pub mod choice;
-mod complaint;
 mod control;
 mod domain;
 mod ending;
-mod fence;
+mod endpoint;
 mod flush;
-mod fork;
+mod keys;
 pub mod message;
-pub mod names;
-mod offer;
-pub mod pair;
 mod peer;
+mod peers;
 mod poll;
 mod post;
 mod probe;
 mod provider;
 mod rail;
+mod receives;
 mod report;
-pub mod settings;
 mod silence;
-pub mod survey;
 pub mod sys;
-mod turns;
 mod watch;
 
 pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
-pub use complaint::Complaint;
+pub use choice::offer::Traits;
+pub use choice::{names, settings, survey};
+pub use domain::turns::Callers;
 pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
-pub use offer::Traits;
 pub use rail::{Libfabric, NicName, RECORD_SIZES, bytes};
-pub use report::{ErrorReport, Health};
-pub use turns::Callers;
+pub use report::{Complaint, ErrorReport, Health};
 
 /// What two rails tell each other before either sends.
 pub use crate::wire::shared_end::SharedEndHello as Hello;

@@ -2,25 +2,35 @@
 //! and how it ends.
 
 use super::area::SENDS;
-use super::complaint::Complaint;
-use super::message::KeyWords;
-use super::report::{ErrorReport, errno};
-use super::silence::Watched;
-use super::sys::{Port, numbers as n};
+use super::keys::Questions;
+use super::report::{Complaint, ErrorReport, errno};
+use super::sys::numbers as n;
 use crate::base::units::{Instant, Span};
-use crate::fabric::{DownCause, HEAD_BYTES, Head, OpError, OpErrorKind, OpId, RailKey};
+use crate::fabric::{DownCause, Head, OpError, OpErrorKind, OpId};
 use crate::provider::ops::List;
-use core::ffi::c_void;
 
-/// Answers about keys that are kept of each peer.
-pub const KEYS: usize = 64;
+const _: () = assert!(SENDS == u64::BITS as usize);
 
-const _: () = assert!(SENDS == u64::BITS as usize && KEYS <= u8::MAX as usize);
+/// What the library calls an endpoint.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// It is not known.
+    pub const NONE: Address = Address(n::ADDR_UNSPEC);
+}
+
+impl Default for Address {
+    fn default() -> Address {
+        Address::NONE
+    }
+}
 
 /// How far a peer has come.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub enum State {
     /// There is none; what it was last may still be answered.
+    #[default]
     Closed,
     /// It does not know the other end.
     Prepared,
@@ -29,9 +39,10 @@ pub enum State {
 }
 
 /// Whether the end of a peer was reported.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub enum Down {
     /// It has not ended.
+    #[default]
     No,
     /// It has, and nobody was told.
     Due(DownCause),
@@ -40,9 +51,10 @@ pub enum Down {
 }
 
 /// Whether a peer has closed whose endpoint may have left something to its kernel to send.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub enum Lingering {
     /// It has not, or leaves nothing.
+    #[default]
     No,
     /// It has closed the connection; its endpoint may live, and others' use it.
     Closed,
@@ -93,87 +105,6 @@ impl Sent {
     };
 }
 
-/// What a peer has told about one of its regions.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub struct Answer {
-    pub words: KeyWords,
-    pub state: AnswerState,
-    /// Ops in flight that use it.
-    pub users: u16,
-    /// Whether the peer wants it forgotten.
-    pub is_revoked: bool,
-    /// Which question it answers.
-    pub count: u32,
-}
-
-/// What a peer was told of at one of its places for answers.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub struct Told {
-    /// The region of ours that it holds, plus one; 0: none.
-    pub region: u32,
-    /// Which question of its that answered, or the next one, if it has given that back: what is
-    /// said of earlier ones counts no more.
-    pub count: u32,
-}
-
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub enum AnswerState {
-    #[default]
-    Empty,
-    /// The question is on its way.
-    Asked,
-    /// There is such a region.
-    Good,
-    /// There is none.
-    Gone,
-}
-
-/// What a post finds out about a peer's key.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Lookup {
-    /// The library's key, the address or offset's base, and the place of the answer.
-    Found { library_key: u64, start: u64, place: u8 },
-    /// No region, or the range lies outside.
-    Bad,
-    /// Ask, at this place.
-    Ask(u8),
-    /// Wait for an answer.
-    Wait,
-}
-
-/// Where the answer about a key is kept.
-pub const fn key_place(key: RailKey) -> u8 {
-    (key.0 % KEYS as u64) as u8
-}
-
-impl Answer {
-    /// What this place, which is the key's, says of a range.
-    #[inline]
-    pub fn lookup(&self, key: RailKey, address: u64, length: u64) -> Lookup {
-        let words = self.words;
-        match self.state {
-            AnswerState::Good if words.key == key.0 && !self.is_revoked => {
-                let offset = address.wrapping_sub(words.start);
-                match offset <= words.length && length <= words.length - offset {
-                    true => Lookup::Found {
-                        library_key: words.library_key,
-                        start: words.start,
-                        place: key_place(key),
-                    },
-                    false => Lookup::Bad,
-                }
-            }
-            AnswerState::Gone if words.key == key.0 => Lookup::Bad,
-            AnswerState::Asked => Lookup::Wait,
-            // another key's answer gives way when nothing uses it
-            AnswerState::Good if self.users > 0 || self.is_revoked => Lookup::Wait,
-            AnswerState::Good | AnswerState::Gone | AnswerState::Empty => {
-                Lookup::Ask(key_place(key))
-            }
-        }
-    }
-}
-
 /// Messages about keys and fences that a peer is owed: a bit each. They leave in this order, what
 /// ends a hold before what asks for the next one.
 pub mod wants {
@@ -185,24 +116,97 @@ pub mod wants {
     pub const DRAINED: u8 = 1 << 5;
 }
 
-/// A peer's part of the area, from its first use until the endpoint closes.
-#[derive(Copy, Clone, Debug)]
-pub struct Part {
-    /// The library's registration, as a number; 0: none yet.
-    pub registration: u64,
-    pub descriptor: *mut c_void,
-    /// Where its receives are posted, and its ops.
-    pub port: Option<Port>,
+/// Ops that are under way to a peer. What every op looks at comes first.
+#[derive(Default, Debug)]
+#[repr(C)]
+pub struct UnderWay {
+    /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
+    pub used: u64,
+    /// Bit `i`: op `i` is under way to the number's last peer; see `left`.
+    pub left_ops: u64,
+    /// How many of this use's ops touch memory of the peer's, and how many are reads.
+    pub touching: u32,
+    pub reads: u32,
+    /// Ops accepted and not reported.
+    pub in_flight: u32,
+    /// Ops of it that have ended and that it has a part in, and questions that were answered.
+    pub ended: u32,
+    /// How much had ended when it was to be heard.
+    pub heard_from: u32,
+    /// Bit `i`: the word of op `i` could not leave yet.
+    pub words_due: u64,
+    /// What the library calls the endpoint of the number's last peer, while some of its ops are
+    /// under way.
+    pub left: Address,
 }
 
-impl Part {
-    pub const UNUSED: Part =
-        Part { registration: 0, descriptor: core::ptr::null_mut(), port: None };
+/// How a peer's end, and its fence, go on.
+#[derive(Default, Debug)]
+pub struct Ending {
+    /// Whether the other end has said that nothing of its is under way, nor will be; or it cannot
+    /// be, because our endpoint was closed.
+    pub is_attested: bool,
+    /// Whether the library has nothing of it any more, because our endpoint was closed.
+    pub is_cut: bool,
+    /// How long what a peer has posted is waited for that is gone, as was heard beside the rail, or
+    /// whose endpoint is; and how many polls are still to take some of it in.
+    pub gone: Option<Span>,
+    pub gone_polls: u32,
+    /// Why it counts as dead for the side band, where it may live.
+    pub doubt: Option<DownCause>,
+    /// Whether it has closed, and a kernel may go on sending what its endpoint has left.
+    pub lingering: Lingering,
+    /// Whether the library refused the last request to stop, or ended it with an error. What that
+    /// says: `Peers::has_no_connection`.
+    pub is_bounced: bool,
+    /// Whether it was told that its fence waits.
+    pub is_complained: bool,
+    /// When it is to be found out next whether anybody listens at its address.
+    pub probe_at: Instant,
+    /// When it was fenced, as far as polls have seen.
+    pub fenced_at: Option<Instant>,
+    /// Whether `ends_since` is set.
+    pub is_timed: bool,
+    pub ends_since: Instant,
+    /// How many the peer had posted when it spoke of the end, where they may come behind that word.
+    pub awaited_count: Option<u32>,
+    /// Fences that wait for the end.
+    pub fences: List,
+}
+
+/// What the library has refused for a peer.
+#[derive(Default, Debug)]
+pub struct Refusals {
+    /// Since when the library has had no memory for a call, and how much of `sent_count` and
+    /// `ended` there was then.
+    pub refused_since: Option<Instant>,
+    pub refused_count: u32,
+    /// Since when the library has refused whatever was posted, as far as is known, when it did so
+    /// last, what else was so then, and whether that was told.
+    pub again_since: Option<Instant>,
+    pub again_at: Instant,
+    pub again_count: (u32, u64),
+    pub again_told: bool,
+}
+
+/// What looks at a peer have seen.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Watched {
+    /// How much had ended.
+    pub ended: u32,
+    /// The look after which that was so, and those that count in a row behind it.
+    pub looks: u8,
+    /// Whether its program has polled since the last one.
+    pub polls: bool,
+    /// Whether somebody is to find that out.
+    pub is_doubted: bool,
+    /// When the first was.
+    pub since: Instant,
 }
 
 /// The record of one peer. What every op looks at lies in its first cache line, since the system
 /// calls of some libraries leave little of it in the cache.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C, align(64))]
 pub struct Peer {
     pub down: Down,
@@ -221,19 +225,8 @@ pub struct Peer {
     pub token: u32,
     /// What ours carry.
     pub their_token: u32,
-    /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
-    pub used: u64,
-    /// What the library calls its endpoint; `ADDR_UNSPEC`: not known.
-    pub address: u64,
-    /// Bit `i`: op `i` is under way to the number's last peer; see `left`.
-    pub left_ops: u64,
-    /// How many of this use's ops touch memory of the peer's, and how many are reads.
-    pub touching: u32,
-    pub reads: u32,
-    /// Ops accepted and not reported.
-    pub in_flight: u32,
-    /// Ops of it that have ended and that it has a part in, and questions that were answered.
-    pub ended: u32,
+    pub address: Address,
+    pub ops: UnderWay,
     /// Sends and words: posted, and received.
     pub sent_count: u32,
     pub seen_count: u32,
@@ -242,156 +235,26 @@ pub struct Peer {
     /// The heads of the last sends, posted and received.
     pub head_sent: Head,
     pub head_seen: Head,
-    /// Whether words may come with its writes: it was not told to send messages instead.
-    pub sends_words: bool,
-    /// Since when the library has had no memory for a call, and how much of `sent_count` and
-    /// `ended` there was then.
-    pub refused_since: Option<Instant>,
-    pub refused_count: u32,
-    /// Whether the other end has said that nothing of its is under way, nor will be; or it cannot
-    /// be, because our endpoint was closed.
-    pub is_attested: bool,
-    /// Whether the library has nothing of it any more, because our endpoint was closed.
-    pub is_cut: bool,
-    /// How long what a peer has posted is waited for that is gone, as was heard beside the rail, or
-    /// whose endpoint is; and how many polls are still to take some of it in.
-    pub gone: Option<Span>,
-    pub gone_polls: u32,
-    /// Why it counts as dead for the side band, where it may live.
-    pub doubt: Option<DownCause>,
-    /// Whether it has closed, and a kernel may go on sending what its endpoint has left.
-    pub lingering: Lingering,
-    /// Whether the library refused the last request to stop, or ended it with an error. What that
-    /// says: `Libfabric::has_no_connection`.
-    pub is_bounced: bool,
-    /// Whether it was told that its fence waits.
-    pub is_complained: bool,
-    /// When it is to be found out next whether anybody listens at its address.
-    pub probe_at: Instant,
-    /// When it was fenced, as far as polls have seen.
-    pub fenced_at: Option<Instant>,
-    /// Whether `ends_since` is set.
-    pub is_timed: bool,
-    pub ends_since: Instant,
-    /// What the library calls the endpoint of the number's last peer, while some of its ops are
-    /// under way.
-    pub left: u64,
+    /// Whether no words may come with its writes: it was told to send messages instead.
+    pub sends_no_words: bool,
     /// Bytes of its address as its library gives it.
     pub name_bytes: u8,
-    /// How many the peer had posted when it spoke of the end, where they may come behind that word.
-    pub awaited_count: Option<u32>,
-    /// Bit `i`: the word of op `i` could not leave yet.
-    pub words_due: u64,
     /// Of [`wants`].
     pub wants: u8,
-    /// The region that is asked about, at which place, and how many questions there were with it.
-    pub asked: KeyWords,
-    pub ask_place: u8,
-    pub ask_count: u32,
-    /// The answer that is owed, and to which question.
-    pub told: KeyWords,
-    pub tell_place: u8,
-    pub tell_count: u32,
-    /// What is wanted back from the peer, plus one; 0: nothing. And which question told it of that.
-    pub revoking: u8,
-    pub revoked: KeyWords,
-    pub revoke_count: u32,
-    /// What the peer wants back, likewise.
-    pub giving: Option<u8>,
-    pub given: KeyWords,
-    pub give_count: u32,
-    /// Fences that wait for the end.
-    pub fences: List,
-    /// What broke it.
-    pub report: Option<ErrorReport>,
+    pub keys: Questions,
+    pub ending: Ending,
+    pub refusals: Refusals,
     /// What looks at it have seen.
     pub watched: Watched,
-    /// How many messages it had been sent when a look asked it something last.
-    pub asked_after: u32,
-    /// Since when the library has refused whatever was posted, as far as is known, when it did so
-    /// last, what else was so then, and whether that was told.
-    pub again_since: Option<Instant>,
-    pub again_at: Instant,
-    pub again_count: (u32, u64),
-    pub again_told: bool,
+    /// What broke it.
+    pub report: Option<ErrorReport>,
     /// What people should know of it.
     pub complaint: Option<Complaint>,
-    /// How much had ended when it was to be heard, and whether it has answered a question since.
-    pub heard_from: u32,
-    pub has_answered: bool,
 }
 
-const _: () = assert!(core::mem::offset_of!(Peer, ended) + size_of::<u32>() == 64);
+const _: () = assert!(core::mem::offset_of!(Peer, ops.ended) + size_of::<u32>() == 64);
 
 impl Peer {
-    /// Nobody.
-    pub const CLOSED: Peer = Peer {
-        state: State::Closed,
-        down: Down::No,
-        is_fenced: false,
-        is_ending: false,
-        sends_words: true,
-        refused_since: None,
-        refused_count: 0,
-        is_attested: false,
-        owes_word: false,
-        is_cut: false,
-        doubt: None,
-        lingering: Lingering::No,
-        is_bounced: false,
-        is_complained: false,
-        probe_at: Instant(0),
-        gone: None,
-        gone_polls: 0,
-        fenced_at: None,
-        is_timed: false,
-        ends_since: Instant(0),
-        token: 0,
-        their_token: 0,
-        their_number: 0,
-        address: n::ADDR_UNSPEC,
-        left: n::ADDR_UNSPEC,
-        left_ops: 0,
-        name_bytes: 0,
-        payload_bytes_max: 0,
-        reads_brief: false,
-        head_sent: [0; HEAD_BYTES],
-        head_seen: [0; HEAD_BYTES],
-        sent_count: 0,
-        seen_count: 0,
-        awaited_count: None,
-        used: 0,
-        words_due: 0,
-        touching: 0,
-        reads: 0,
-        in_flight: 0,
-        wants: 0,
-        asked: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
-        ask_place: 0,
-        ask_count: 0,
-        told: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
-        tell_place: 0,
-        tell_count: 0,
-        revoking: 0,
-        revoked: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
-        revoke_count: 0,
-        giving: None,
-        given: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
-        give_count: 0,
-        fences: List::EMPTY,
-        report: None,
-        ended: 0,
-        watched: Watched::NOTHING,
-        asked_after: 0,
-        again_since: None,
-        again_at: Instant(0),
-        again_count: (0, 0),
-        again_told: false,
-        complaint: None,
-        heard_from: 0,
-        has_answered: false,
-    };
-
     /// Whether ops other than fences are accepted.
     #[inline]
     pub fn takes_ops(&self) -> bool {
@@ -406,23 +269,40 @@ impl Peer {
 
     /// Ops that are under way to it, by their bits: not those to the number's last peer.
     pub fn under_way(&self) -> u64 {
-        self.used & !self.left_ops
+        self.ops.used & !self.ops.left_ops
     }
 
     /// Whether something of ours is under way to it, or a question of ours has no answer.
     pub fn is_owing(&self) -> bool {
-        self.under_way() != 0 || self.asked != KeyWords::default()
+        self.under_way() != 0 || self.keys.is_asked()
+    }
+
+    /// A count that changes with whatever the library accepts for it, or ends.
+    pub fn moves(&self) -> (u32, u64) {
+        (self.sent_count.wrapping_add(self.ops.ended), self.ops.used)
+    }
+
+    /// The library has refused a post, or there was no place for it. What was accepted since it did
+    /// so first, or has ended, shows in counts.
+    #[cold]
+    pub fn was_refused(&mut self, now: Instant) {
+        let count = self.moves();
+        let said = &mut self.refusals;
+        if said.again_since.is_none() || said.again_count != count {
+            (said.again_since, said.again_count, said.again_told) = (Some(now), count, false);
+        }
+        said.again_at = now;
     }
 
     /// Whether its word may never come, and something else is to show that it is not needed: of a
     /// request to stop it must be known how that ends.
     pub fn is_drain_watched(&self) -> bool {
-        self.doubt == Some(DownCause::Severed) || self.lingering != Lingering::No
+        self.ending.doubt == Some(DownCause::Severed) || self.ending.lingering != Lingering::No
     }
 
     /// Whether it is owed a message.
     pub fn has_chores(&self) -> bool {
-        self.wants != 0 || self.words_due != 0
+        self.wants != 0 || self.ops.words_due != 0
     }
 
     /// An error of this peer's end, for ops that were under way.
@@ -430,30 +310,5 @@ impl Peer {
         let code = self.report.map_or(0, |report| errno(report.code));
         let kind = if self.is_fenced { OpErrorKind::Canceled } else { OpErrorKind::PeerDown };
         OpError { kind, code }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answer_is_for_its_key_and_range_alone() {
-        let key = RailKey(5 << 32 | 7);
-        let words = KeyWords { key: key.0, library_key: 99, start: 4096, length: 100 };
-        let good = Answer { words, state: AnswerState::Good, ..Answer::default() };
-        let found = Lookup::Found { library_key: 99, start: 4096, place: 7 };
-        assert_eq!(good.lookup(key, 4096, 100), found);
-        assert_eq!(good.lookup(key, 4196, 0), found);
-        assert_eq!(good.lookup(key, 4096, 101), Lookup::Bad);
-        assert_eq!(good.lookup(key, 4095, 1), Lookup::Bad);
-        let other = RailKey(6 << 32 | 7);
-        assert_eq!(good.lookup(other, 4096, 1), Lookup::Ask(7));
-        assert_eq!(Answer { users: 1, ..good }.lookup(other, 4096, 1), Lookup::Wait);
-        assert_eq!(Answer { is_revoked: true, ..good }.lookup(key, 4096, 1), Lookup::Wait);
-        let gone = Answer { state: AnswerState::Gone, ..good };
-        assert_eq!(gone.lookup(key, 4096, 1), Lookup::Bad);
-        assert_eq!(gone.lookup(other, 4096, 1), Lookup::Ask(7));
-        assert_eq!(Answer::default().lookup(key, 4096, 1), Lookup::Ask(7));
     }
 }

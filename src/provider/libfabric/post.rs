@@ -1,20 +1,19 @@
 //! Taking ops and handing them to the library.
 
 use super::area::{AHEAD, SENDS};
-use super::ending::PATIENCE;
+use super::choice::offer::{INJECT_MAX, Traits};
+use super::domain::turns::Act;
+use super::keys::Lookup;
 use super::message::{Kind, PREFIX_BYTES, Prefix, head_news, news_bytes, word_data};
-use super::offer::{INJECT_MAX, Traits};
-use super::peer::{Lookup, Sent, Use, key_place};
-use super::rail::Libfabric;
+use super::peer::{Sent, Use};
+use super::peers::{PATIENCE, Peers};
 use super::sys::calls::{Ioc, MsgAtomic, MsgRma, RmaIoc, RmaIov};
 use super::sys::{Code, Port, numbers as n};
-use super::turns::Act;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
-    DownCause, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted,
-    RemoteSpan, Source,
+    DownCause, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, PostError, Posted,
+    RemoteSpan,
 };
-use crate::provider::asides::Aside;
 use crate::provider::touch;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -50,53 +49,28 @@ enum Verb {
     Add,
 }
 
-/// Where an op stands before anything was changed.
-enum Reach {
-    Found(Far),
-    /// It ends with `Key`.
-    Bad,
-}
-
-impl Libfabric<'_> {
-    #[inline]
-    pub(super) fn part_descriptor(&self, index: usize) -> *mut c_void {
-        self.parts[index].descriptor
-    }
-
-    /// A free place of the peer's table of ops.
-    #[inline(always)]
-    pub(super) fn free_op(&self, index: usize) -> Option<usize> {
-        let bit = self.peers[index].used.trailing_ones() as usize;
-        (bit < SENDS).then_some(bit)
-    }
-
+impl Peers<'_> {
     /// Whether an op that changes something must wait for what is before it: for reads, or, where
     /// the library was found to refuse words with writes, for words that go behind theirs.
     #[inline(always)]
     fn must_wait(&self, index: usize) -> bool {
-        let Traits { ordered, reads_ordered, carries_words, .. } = self.traits;
+        let Traits { ordered, reads_ordered, carries_words, .. } = self.endpoint.traits;
         ordered
-            && (!reads_ordered && self.peers[index].reads > 0
+            && (!reads_ordered && self.all[index].ops.reads > 0
                 || !carries_words && self.has_words(index))
     }
 
     /// Whether a word waits for its write, or has not left since.
     #[cold]
     fn has_words(&self, index: usize) -> bool {
-        self.sent[index * SENDS..(index + 1) * SENDS].iter().any(|sent| sent.word.is_some())
-    }
-
-    /// Where a peer's ops go.
-    #[inline(always)]
-    fn port(&self, index: usize) -> Result<Port, Code> {
-        self.parts[index].port.ok_or(Code(libc::ENODEV))
+        self.ops(index).iter().any(|sent| sent.word.is_some())
     }
 
     /// What a refused call means: no room, or the end of the peer.
     #[cold]
-    pub(super) fn call_refused(&mut self, index: usize, code: Code) -> PostError {
+    pub fn call_refused(&mut self, index: usize, code: Code) -> PostError {
         if code == Code::AGAIN {
-            self.peers[index].was_refused(self.now);
+            self.all[index].was_refused(self.now);
             return PostError::Again;
         }
         self.end(index, DownCause::Broken(code.0));
@@ -111,35 +85,37 @@ impl Libfabric<'_> {
         if !matches!(code, Code(libc::ENOMEM | libc::ENOBUFS)) {
             return code;
         }
-        let (now, record) = (self.now, &mut self.peers[index]);
-        let count = record.sent_count.wrapping_add(record.ended);
-        let is_moving = record.under_way() != 0 || record.refused_count != count;
-        match record.refused_since {
+        let (now, record) = (self.now, &mut self.all[index]);
+        let count = record.sent_count.wrapping_add(record.ops.ended);
+        let is_moving = record.under_way() != 0 || record.refusals.refused_count != count;
+        match record.refusals.refused_since {
             Some(since) if !is_moving && now.since(since) >= PATIENCE => return code,
             Some(_) if !is_moving => {}
-            Some(_) | None => (record.refused_since, record.refused_count) = (Some(now), count),
+            Some(_) | None => {
+                (record.refusals.refused_since, record.refusals.refused_count) = (Some(now), count)
+            }
         }
         Code::AGAIN
     }
 
     /// The prefix of a message to a peer.
     #[inline]
-    pub(super) fn prefix(&self, index: usize, kind: Kind, place: u8, word: u32) -> Prefix {
-        let record = &self.peers[index];
+    pub fn prefix(&self, index: usize, kind: Kind, place: u8, word: u32) -> Prefix {
+        let record = &self.all[index];
         let (peer, token, number) = (record.their_number, record.their_token, record.sent_count);
         Prefix { kind, place, peer, token, number, word }
     }
 
     #[inline(never)]
-    pub(super) fn send(
+    pub fn send(
         &mut self,
         peer: PeerIndex,
         head: &Head,
         payload: LocalSpan,
-    ) -> Result<Posted, PostError> {
+    ) -> Result<(), PostError> {
         let index = peer.as_usize();
         let length = payload.length().0;
-        if length > self.peers[index].payload_bytes_max.into() {
+        if length > self.all[index].payload_bytes_max.into() {
             return Err(PostError::Unsupported);
         }
         if self.must_wait(index) {
@@ -147,64 +123,48 @@ impl Libfabric<'_> {
         }
         let payload = (payload.address(), length as usize);
         let mut words = [0; HEAD_BYTES];
-        let (prefix, head_part): (Prefix, &[u8]) = match self.peers[index].reads_brief {
+        let (prefix, head_part): (Prefix, &[u8]) = match self.all[index].reads_brief {
             true => {
-                let news = head_news(head, &self.peers[index].head_sent, &mut words);
+                let news = head_news(head, &self.all[index].head_sent, &mut words);
                 (self.prefix(index, Kind::Brief, news, 0), &words[..news_bytes(news)])
             }
             false => (self.prefix(index, Kind::Send, 0, 0), head),
         };
         let prefix = &prefix.encode()[..prefix.ahead() - head_part.len()];
         // SAFETY: the span's maker vouches for it.
-        let sent = unsafe { self.message(index, &[prefix, head_part], payload) };
+        let sent = unsafe { self.message(index, &[prefix, head_part], payload, Use::Quiet) };
         sent.map_err(|code| self.call_refused(index, code))?;
-        let record = &mut self.peers[index];
+        let record = &mut self.all[index];
         record.head_sent = *head;
         record.sent_count = record.sent_count.wrapping_add(1);
-        Ok(Posted::Done)
+        Ok(())
     }
 
-    /// Sends parts as one message: copied by the call, or put together in staging. [`Code::AGAIN`]
-    /// has changed nothing.
+    /// Sends parts as one message: copied by the call, or put together in staging; in a place that is
+    /// used so. Of a request to stop the library keeps no copy: it says how that has ended.
+    /// [`Code::AGAIN`] has changed nothing.
     ///
     /// # Safety
     /// - `last` is valid for reads.
     #[inline]
-    pub(super) unsafe fn message(
+    pub unsafe fn message(
         &mut self,
         index: usize,
         parts: &[&[u8]],
         last: (u64, usize),
-    ) -> Result<(), Code> {
-        let inject_max = self.traits.inject_max;
-        // SAFETY: the caller's word.
-        unsafe { self.message_as(index, parts, last, (Use::Quiet, inject_max)) }
-    }
-
-    /// The same, of which the library keeps no copy where it is longer than so much: it says how
-    /// such a one has ended, and the place of the op is used so.
-    ///
-    /// # Safety
-    /// - as [`Libfabric::message`].
-    #[inline(always)]
-    pub(super) unsafe fn message_as(
-        &mut self,
-        index: usize,
-        parts: &[&[u8]],
-        last: (u64, usize),
-        (used, inject_max): (Use, usize),
+        used: Use,
     ) -> Result<(), Code> {
         let ahead: usize = parts.iter().map(|part| part.len()).sum();
         let bytes = ahead + last.1;
-        let to = self.peers[index].address;
-        let port = self.port(index)?;
+        let to = self.all[index].address.0;
+        let port = self.endpoint.port(index)?;
         // zeroes would be written for every message
         let mut stack = MaybeUninit::<[u8; INJECT_MAX]>::uninit();
-        let injects = bytes <= inject_max;
+        let injects = bytes <= self.endpoint.traits.inject_max && used != Use::Drain;
         let op = if injects { None } else { Some(self.free_op(index).ok_or(Code::AGAIN)?) };
         let start = match op {
             None => stack.as_mut_ptr() as u64,
-            Some(op) => self.area.staging(index * SENDS + op),
+            Some(op) => self.endpoint.area.staging(index * SENDS + op),
         };
         let mut at = start;
         for part in parts {
@@ -216,126 +176,158 @@ impl Libfabric<'_> {
         // SAFETY: as above; the caller vouches for the source.
         unsafe { touch::copy(last.0, at, last.1 as u64) };
         let Some(op) = op else {
-            let turn = self.domain.turn(Act::Post);
+            let turn = self.endpoint.domain.turn(Act::Post);
             // SAFETY: bytes of the buffer that were just written.
             let sent = unsafe { port.inject(start, bytes, to) };
             drop(turn);
             return sent.map_err(|code| self.refusal(index, code));
         };
-        let context = self.op_context(index * SENDS + op);
-        let descriptor = self.part_descriptor(index);
-        let turn = self.domain.turn(Act::Post);
+        let context = self.endpoint.op_context(index * SENDS + op);
+        let descriptor = self.endpoint.part_descriptor(index);
+        let turn = self.endpoint.domain.turn(Act::Post);
         // SAFETY: a place in staging, registered with the peer's part, and a context, which are in
         // use from now on.
         let sent = unsafe { port.send((start, bytes), descriptor, to, context) };
         drop(turn);
         sent.map_err(|code| self.refusal(index, code))?;
-        self.peers[index].used |= 1 << op;
+        self.all[index].ops.used |= 1 << op;
         self.sent[index * SENDS + op] = Sent { used, ..Sent::FREE };
         Ok(())
     }
 
     /// Sends a word that belongs to no write, or to one whose data is there.
-    pub(super) fn word_message(&mut self, index: usize, word: u32) -> Result<(), Code> {
+    pub fn word_message(&mut self, index: usize, word: u32) -> Result<(), Code> {
         let prefix = self.prefix(index, Kind::Word, 0, word).encode();
         // SAFETY: no bytes behind the prefix.
-        unsafe { self.message(index, &[&prefix], (prefix.as_ptr() as u64, 0)) }?;
-        self.peers[index].sent_count = self.peers[index].sent_count.wrapping_add(1);
+        unsafe { self.message(index, &[&prefix], (prefix.as_ptr() as u64, 0), Use::Quiet) }?;
+        self.all[index].sent_count = self.all[index].sent_count.wrapping_add(1);
         Ok(())
     }
 
-    /// Where a range of the peer's is, if its key is known; asks if it is not.
-    #[inline(always)]
-    fn reach(&mut self, index: usize, span: RemoteSpan, length: u64) -> Result<Reach, PostError> {
-        let place = usize::from(key_place(span.key));
-        let answer = &self.answers[index * super::peer::KEYS + place];
-        match answer.lookup(span.key, span.address, length) {
-            Lookup::Found { library_key, start, place } => {
-                let address = self.traits.library_address(start, span.address);
-                Ok(Reach::Found(Far { address, key: library_key, place }))
-            }
-            Lookup::Bad => Ok(Reach::Bad),
-            Lookup::Wait => Err(PostError::Again),
-            Lookup::Ask(place) => {
-                self.ask(index, span.key, place);
-                Err(PostError::Again)
+    /// The data of a write is there: its word goes now, or as soon as there is room.
+    #[cold]
+    pub fn word_follows(&mut self, index: usize, word: u32) {
+        let record = &self.all[index];
+        if !record.takes_ops() {
+            return;
+        }
+        if record.ops.words_due == 0 {
+            match self.word_message(index, word) {
+                Ok(()) => return,
+                Err(Code::AGAIN) => {}
+                Err(code) => return self.end(index, DownCause::Broken(code.0)),
             }
         }
+        // its op has just ended, so there is a free place
+        let free = self.free_op(index).expect("the place of the op that has ended");
+        self.sent[index * SENDS + free] =
+            Sent { used: Use::WordDue, word: Some(word), ..Sent::FREE };
+        let ops = &mut self.all[index].ops;
+        ops.used |= 1 << free;
+        ops.words_due |= 1 << free;
+        self.has_chores = true;
     }
 
-    #[inline(never)]
-    pub(super) fn line(
+    /// Where a range of the peer's is, if its key is known, and asks if it is not; `None`: nowhere.
+    #[inline(always)]
+    fn reach(
         &mut self,
-        id: OpId,
-        peer: PeerIndex,
+        index: usize,
+        span: RemoteSpan,
+        length: u64,
+    ) -> Result<Option<Far>, PostError> {
+        match self.keys.lookup(index, span.key, span.address, length) {
+            Lookup::Found { library_key, start, place } => {
+                let address = self.endpoint.traits.library_address(start, span.address);
+                return Ok(Some(Far { address, key: library_key, place }));
+            }
+            Lookup::Bad => return Ok(None),
+            Lookup::Wait => {}
+            Lookup::Ask(place) => self.ask(index, span.key, place),
+        }
+        Err(PostError::Again)
+    }
+
+    /// Posts an op whose bytes lie in staging.
+    #[inline(always)]
+    fn post_staged(
+        &mut self,
+        (id, peer): (OpId, PeerIndex),
         target: RemoteSpan,
-        line: &Line,
-        immediate: Option<u32>,
-    ) -> Result<Posted, PostError> {
-        let index = peer.as_usize();
-        if self.must_wait(index) || self.asides.is_full() {
+        bytes: &[u8],
+        verb: Verb,
+        is_loud: bool,
+    ) -> Result<Option<Posted>, PostError> {
+        let (index, length) = (peer.as_usize(), bytes.len() as u64);
+        if self.must_wait(index) {
             return Err(PostError::Again);
         }
         let op = self.free_op(index).ok_or(PostError::Again)?;
-        let far = match self.reach(index, target, LINE_BYTES as u64)? {
-            Reach::Found(far) => far,
-            Reach::Bad => return Ok(self.refuse(peer, id)),
-        };
-        let address = self.area.staging(index * SENDS + op);
+        let Some(far) = self.reach(index, target, length)? else { return Ok(None) };
+        let address = self.endpoint.area.staging(index * SENDS + op);
         // SAFETY: a place in staging that is free.
-        unsafe { touch::copy_out(line, address) };
-        let descriptor = self.part_descriptor(index);
-        let near = Near { address, length: LINE_BYTES as u64, descriptor, pin: 0 };
-        let is_loud = !self.traits.ordered;
-        self.hand_over((index, op), near, far, Verb::Write(immediate), (id, is_loud))?;
-        Ok(if is_loud { Posted::Pending } else { Posted::Done })
+        unsafe { touch::copy_out(bytes, address) };
+        let descriptor = self.endpoint.part_descriptor(index);
+        let near = Near { address, length, descriptor, pin: 0 };
+        self.hand_over((index, op), near, far, verb, (id, is_loud))?;
+        Ok(Some(if is_loud { Posted::Pending } else { Posted::Done }))
     }
 
-    /// All ops but fences. Writes go in a straight line, and what is rarer has calls of its own.
-    #[inline]
-    pub(super) fn post_op(&mut self, op: &Op) -> Result<Posted, PostError> {
-        match op.kind {
-            OpKind::Write { source: Source::Span(span), target, immediate } => {
-                self.write_span(op, span, target, immediate)
-            }
-            OpKind::Write { source: Source::Line(ref line), target, immediate } => {
-                self.line(op.id, op.peer, target, line, immediate)
-            }
-            OpKind::Send { ref head, payload } => self.send(op.peer, head, payload),
-            OpKind::Read { target, source } => self.read_span(op, target, source),
-            OpKind::Add { target, value } => self.add(op, target, value),
-            OpKind::Fence { generation } => self.fence(op, generation.0),
-        }
+    /// Writes a line, and a word behind it. As of all that posts here, `None`: the op is to end
+    /// with `Key`, and nothing was changed.
+    #[inline(never)]
+    pub fn line(
+        &mut self,
+        op: (OpId, PeerIndex),
+        target: RemoteSpan,
+        line: &Line,
+        immediate: Option<u32>,
+    ) -> Result<Option<Posted>, PostError> {
+        let is_loud = !self.endpoint.traits.ordered;
+        self.post_staged(op, target, line, Verb::Write(immediate), is_loud)
     }
 
     #[inline(never)]
-    fn read_span(
+    pub fn add(
+        &mut self,
+        op: &Op,
+        target: RemoteSpan,
+        value: u64,
+    ) -> Result<Option<Posted>, PostError> {
+        if !self.endpoint.has_atomics || !target.address.is_multiple_of(8) {
+            return Err(PostError::Unsupported);
+        }
+        self.post_staged((op.id, op.peer), target, &value.to_ne_bytes(), Verb::Add, true)
+    }
+
+    #[inline(never)]
+    pub fn read_span(
         &mut self,
         op: &Op,
         target: LocalSpan,
         source: RemoteSpan,
-    ) -> Result<Posted, PostError> {
+    ) -> Result<Option<Posted>, PostError> {
         self.post_span(op, target, source, Verb::Read)
     }
 
     #[inline(always)]
-    fn write_span(
+    pub fn write_span(
         &mut self,
         op: &Op,
         span: LocalSpan,
         target: RemoteSpan,
         immediate: Option<u32>,
-    ) -> Result<Posted, PostError> {
+    ) -> Result<Option<Posted>, PostError> {
         let index = op.peer.as_usize();
         if self.must_wait(index) {
             return Err(PostError::Again);
         }
         match (span.length().0, immediate) {
-            (0, None) => Ok(Posted::Done),
+            (0, None) => Ok(Some(Posted::Done)),
             (0, Some(word)) => {
                 let sent = self.word_message(index, word);
                 sent.map_err(|code| self.call_refused(index, code))?;
-                Ok(Posted::Done)
+                Ok(Some(Posted::Done))
             }
             (_, immediate) => self.post_span(op, span, target, Verb::Write(immediate)),
         }
@@ -348,52 +340,21 @@ impl Libfabric<'_> {
         span: LocalSpan,
         remote: RemoteSpan,
         verb: Verb,
-    ) -> Result<Posted, PostError> {
+    ) -> Result<Option<Posted>, PostError> {
         let (index, length) = (op.peer.as_usize(), span.length().0);
-        if length > self.traits.transfer_max {
+        if length > self.endpoint.traits.transfer_max {
             return Err(PostError::Unsupported);
         }
         if length == 0 {
-            return Ok(Posted::Done);
+            return Ok(Some(Posted::Done));
         }
         let free = self.free_op(index).ok_or(PostError::Again)?;
-        if self.asides.is_full() {
-            return Err(PostError::Again);
-        }
-        let far = match self.reach(index, remote, length)? {
-            Reach::Found(far) => far,
-            Reach::Bad => return Ok(self.refuse(op.peer, op.id)),
-        };
-        let held = self.domain.hold(span.key(), span.address(), length);
-        let Some((region, descriptor)) = held else {
-            return Ok(self.refuse(op.peer, op.id));
-        };
+        let Some(far) = self.reach(index, remote, length)? else { return Ok(None) };
+        let held = self.endpoint.domain.hold(span.key(), span.address(), length);
+        let Some((region, descriptor)) = held else { return Ok(None) };
         let near = Near { address: span.address(), length, descriptor, pin: region + 1 };
         self.hand_over((index, free), near, far, verb, (op.id, true))?;
-        Ok(Posted::Pending)
-    }
-
-    #[inline(never)]
-    fn add(&mut self, op: &Op, target: RemoteSpan, value: u64) -> Result<Posted, PostError> {
-        let index = op.peer.as_usize();
-        if !self.has_atomics || !target.address.is_multiple_of(8) {
-            return Err(PostError::Unsupported);
-        }
-        if self.must_wait(index) || self.asides.is_full() {
-            return Err(PostError::Again);
-        }
-        let free = self.free_op(index).ok_or(PostError::Again)?;
-        let far = match self.reach(index, target, 8)? {
-            Reach::Found(far) => far,
-            Reach::Bad => return Ok(self.refuse(op.peer, op.id)),
-        };
-        let address = self.area.staging(index * SENDS + free);
-        // SAFETY: a place in staging that is free.
-        unsafe { touch::copy_out(&value.to_ne_bytes(), address) };
-        let descriptor = self.part_descriptor(index);
-        let near = Near { address, length: 8, descriptor, pin: 0 };
-        self.hand_over((index, free), near, far, Verb::Add, (op.id, true))?;
-        Ok(Posted::Pending)
+        Ok(Some(Posted::Pending))
     }
 
     /// Gives an op to the library and keeps its books. A refusal has changed nothing, but may have
@@ -407,21 +368,21 @@ impl Libfabric<'_> {
         verb: Verb,
         owner: (OpId, bool),
     ) -> Result<(), PostError> {
-        let record = &self.peers[index];
-        let to = (record.address, self.op_context(index * SENDS + op));
+        let record = &self.all[index];
+        let to = (record.address.0, self.endpoint.op_context(index * SENDS + op));
         let word = match verb {
             Verb::Write(word) => word,
             Verb::Read | Verb::Add => None,
         };
         let data = match word {
-            Some(word) if self.traits.carries_words => {
+            Some(word) if self.endpoint.traits.carries_words => {
                 Some(word_data(record.their_number, record.their_token, word))
             }
             Some(_) | None => None,
         };
-        let taken = match self.port(index) {
+        let taken = match self.endpoint.port(index) {
             Ok(port) => {
-                let _turn = self.domain.turn(Act::Post);
+                let _turn = self.endpoint.domain.turn(Act::Post);
                 call(port, &near, &far, verb, data, to)
             }
             Err(code) => Err(code),
@@ -429,14 +390,14 @@ impl Libfabric<'_> {
         if let Err(code) = taken {
             self.call_again(index, (near, far), verb, to, code)?;
         }
-        let rides = data.is_some() && self.traits.carries_words;
+        let rides = data.is_some() && self.endpoint.traits.carries_words;
         let (id, is_loud) = owner;
         let is_read = matches!(verb, Verb::Read);
-        let record = &mut self.peers[index];
-        record.used |= 1 << op;
-        record.touching += 1;
-        record.reads += u32::from(is_read);
-        record.in_flight += u32::from(is_loud);
+        let record = &mut self.all[index];
+        record.ops.used |= 1 << op;
+        record.ops.touching += 1;
+        record.ops.reads += u32::from(is_read);
+        record.ops.in_flight += u32::from(is_loud);
         self.sent[index * SENDS + op] = Sent {
             id,
             used: if is_loud { Use::Loud } else { Use::Quiet },
@@ -446,7 +407,7 @@ impl Libfabric<'_> {
             key_place: far.place + 1,
             word: if rides { None } else { word },
         };
-        self.answers[index * super::peer::KEYS + usize::from(far.place)].users += 1;
+        self.keys.use_begin(index, far.place);
         Ok(())
     }
 
@@ -461,36 +422,26 @@ impl Libfabric<'_> {
         to: (u64, *mut c_void),
         mut code: Code,
     ) -> Result<(), PostError> {
-        let had_word = matches!(verb, Verb::Write(Some(_))) && self.traits.carries_words;
+        let had_word = matches!(verb, Verb::Write(Some(_))) && self.endpoint.traits.carries_words;
         if had_word
             && refuses_words(code)
-            && let Ok(port) = self.port(index)
+            && let Ok(port) = self.endpoint.port(index)
         {
-            let _turn = self.domain.turn(Act::Post);
+            let _turn = self.endpoint.domain.turn(Act::Post);
             match call(port, &near, &far, verb, None, to) {
                 Ok(()) => {
                     // what it takes without the word, it has refused for the word
-                    self.traits.carries_words = false;
+                    self.endpoint.traits.carries_words = false;
                     return Ok(());
                 }
                 Err(again) => code = again,
             }
         }
         if let Some(region) = near.pin.checked_sub(1) {
-            self.domain.release(region);
+            self.endpoint.domain.release(region);
         }
         let code = self.refusal(index, code);
         Err(self.call_refused(index, code))
-    }
-
-    /// Accepts an op that ends with `Key`. There is room for it.
-    #[cold]
-    fn refuse(&mut self, peer: PeerIndex, id: OpId) -> Posted {
-        let aside = Aside { peer, id, ..Aside::default() };
-        let entry = self.asides.acquire(aside).expect("a free entry was seen");
-        self.asides.finish(entry);
-        self.peers[peer.as_usize()].in_flight += 1;
-        Posted::Pending
     }
 }
 

@@ -14,20 +14,17 @@
 
 extern crate std;
 
-use super::address::socket_of;
-use super::peer::Lingering;
-use super::rail::Libfabric;
+use super::peer::{Address, Lingering};
+use super::peers::Peers;
 use super::sys::numbers as n;
 use crate::base::descriptor;
 use crate::base::units::{Instant, Span};
 use crate::memory::Errno;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// From one to the next of a peer, and how long one may hang.
 const EVERY: Span = Span::millis(500);
-/// Whose endpoints listen over TCP.
-const LISTENERS: [&[u8]; 2] = [b"tcp", b"tcp;ofi_rxm"];
-
 /// From one look for an answer to the next: each is a system call, of polls that others wait for.
 const LOOK: Span = Span::millis(1);
 /// How many at once, of a rail: each takes a descriptor. Where more peers do not answer, they take
@@ -83,7 +80,7 @@ impl Probe {
 
 /// Those that are under way, of one peer each.
 #[derive(Debug)]
-pub(super) struct Probes([Option<Probe>; AT_ONCE]);
+pub struct Probes([Option<Probe>; AT_ONCE]);
 
 impl Probes {
     pub const NONE: Probes = Probes([const { None }; AT_ONCE]);
@@ -102,63 +99,98 @@ impl Probes {
             place.take_if(|probe| probe.index == index);
         }
     }
-}
-
-impl Libfabric<'_> {
-    /// Whether a peer's address is that of a socket which listens for as long as its endpoint is
-    /// open, and whose kernel goes on sending what that has left.
-    pub(super) fn has_listener(&self, index: usize) -> bool {
-        let name = &self.names[index][..usize::from(self.peers[index].name_bytes)];
-        let is_socket = socket_of(self.address_format, name).is_some();
-        is_socket && LISTENERS.contains(&self.provider_name().to_bytes())
-    }
 
     /// Goes on finding out whether anybody listens at the address of a peer that counts as dead.
     #[cold]
-    pub(super) fn probe_on(&mut self, index: usize) {
-        let code = match self.probes.of(index) {
+    pub fn go_on(&mut self, peers: &mut Peers, index: usize) {
+        let now = peers.now;
+        let code = match self.of(index) {
             Some(probe) => {
-                let code = probe.answer(self.now);
-                if code.is_some() || self.now.since(probe.since) >= EVERY {
+                let code = probe.answer(now);
+                if code.is_some() || now.since(probe.since) >= EVERY {
                     // who comes behind it in this poll has the next turn
-                    self.probes.end(index);
+                    self.end(index);
                 }
                 code
             }
-            None => self.probe_begin(index),
+            None => self.begin(peers, index),
         };
         match code {
-            Some(libc::ECONNREFUSED) if self.has_no_connection(index) => {
-                self.drain_failed(index, libc::ECONNREFUSED, 0);
+            Some(libc::ECONNREFUSED) if peers.has_no_connection(index) => {
+                peers.drain_failed(index, libc::ECONNREFUSED, 0);
             }
             // its endpoint lives, and the path works: what it posted was left to no kernel, and its
             // word may never come, of an end that it never joined, or whose number it gave anew
-            Some(0) if self.peers[index].lingering == Lingering::Closed => {
-                self.outlast(index, self.posted_for(index));
+            Some(0) if peers.all[index].ending.lingering == Lingering::Closed => {
+                peers.outlast(index, peers.posted_for(index));
             }
             // somebody does: each time costs it a look, and its word will come
-            Some(0) => self.peers[index].probe_at = self.now.after(Span(10 * EVERY.0)),
+            Some(0) => peers.all[index].ending.probe_at = now.after(Span(10 * EVERY.0)),
             Some(_) | None => {}
         }
     }
 
     /// Asks, if it is time and its turn; the code of an answer that comes at once.
-    fn probe_begin(&mut self, index: usize) -> Option<i32> {
-        let now = self.now;
-        let record = &self.peers[index];
-        if record.address == n::ADDR_UNSPEC || now < record.probe_at || !self.has_listener(index) {
+    fn begin(&mut self, peers: &mut Peers, index: usize) -> Option<i32> {
+        let (now, record) = (peers.now, &peers.all[index]);
+        let is_due = record.address != Address::NONE && now >= record.ending.probe_at;
+        if !is_due || !peers.has_listener(index) {
             return None;
         }
-        let place = self.probes.room()?;
-        let record = &mut self.peers[index];
-        record.probe_at = now.after(EVERY);
-        let name = &self.names[index][..usize::from(record.name_bytes)];
-        match Probe::begin(index, name, now) {
+        let place = self.room()?;
+        peers.all[index].ending.probe_at = now.after(EVERY);
+        match Probe::begin(index, peers.name(index), now) {
             Ok(probe) => {
                 *place = Some(probe);
                 None
             }
             Err(code) => Some(code),
         }
+    }
+}
+
+const FAMILY_V4: u16 = libc::AF_INET as u16;
+const FAMILY_V6: u16 = libc::AF_INET6 as u16;
+
+/// The address of a socket that stands in an endpoint's address (`sockaddr_in`, `sockaddr_in6`);
+/// `None`: it is of another kind. `format`: libfabric's number.
+pub fn socket_of(format: u32, bytes: &[u8]) -> Option<SocketAddr> {
+    if !matches!(format, n::SOCKADDR | n::SOCKADDR_IN | n::SOCKADDR_IN6) {
+        return None;
+    }
+    let (family, rest) = bytes.split_first_chunk()?;
+    let (port, rest) = rest.split_first_chunk()?;
+    let ip = match u16::from_ne_bytes(*family) {
+        FAMILY_V4 => IpAddr::from(Ipv4Addr::from(*rest.first_chunk::<4>()?)),
+        // behind the label of its flow
+        FAMILY_V6 => IpAddr::from(Ipv6Addr::from(*rest.get(4..)?.first_chunk::<16>()?)),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_be_bytes(*port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_addresses_are_read_and_others_are_not() {
+        let [family, other] = [FAMILY_V4, FAMILY_V6].map(u16::to_ne_bytes);
+        let mut bytes = [0; 28];
+        bytes[..2].copy_from_slice(&family);
+        bytes[2..8].copy_from_slice(&[0x9c, 0xb0, 10, 0, 0, 7]);
+        let four = Some(SocketAddr::from(([10, 0, 0, 7], 40112)));
+        for format in [n::SOCKADDR, n::SOCKADDR_IN] {
+            assert_eq!(socket_of(format, &bytes[..16]), four);
+        }
+        const EFA: u32 = 14;
+        assert_eq!(socket_of(EFA, &bytes), None, "of another provider");
+        assert_eq!(socket_of(n::SOCKADDR, &bytes[..7]), None, "too short");
+        bytes[..2].copy_from_slice(&other);
+        bytes[4..].fill(0);
+        (bytes[8], bytes[23]) = (0xfd, 2);
+        let six = socket_of(n::SOCKADDR_IN6, &bytes).unwrap();
+        assert_eq!(six, "[fd00::2]:40112".parse().unwrap());
+        assert_eq!(socket_of(n::SOCKADDR, &[0; 28]), None, "of no family");
     }
 }

@@ -1,171 +1,69 @@
-//! The rail: what it keeps, and how it is opened.
+//! The rail: what it keeps, and how it and its peers begin and end.
 
-use super::address::socket_of;
-use super::area::{Area, CELLS, SENDS};
-use super::domain::{LibfabricDomain, Scope};
+use super::area::{CELLS, SENDS};
+use super::ending::Endings;
+use super::endpoint::{BATCH, ROOM, SharedEndpoint};
 use super::flush::Flushing;
-use super::offer::{self, Traits};
-use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told};
-use super::probe::Probes;
-use super::report::Health;
-use super::silence::Silence;
+use super::keys::{Answer, key_place};
+use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
+use super::peer::{Down, Ending, Peer, Sent, State, Use, wants};
+use super::peers::{DEATH, PATIENCE, Peers};
+use super::probe::socket_of;
+use super::receives::Receives;
+use super::report::{Complaint, ErrorReport, Health};
+use super::silence::{NO_KEY, Silence};
 use super::sys::abi::{Context, CqEntry};
-use super::sys::numbers as n;
-use super::sys::{
-    Code, Cq, Domain, Endpoint, EventQueue, Fabric, Info, Library, Registration, Vector,
-};
-use super::turns::Act;
+use super::sys::library::VersionText;
 use super::watch::Watch;
-use super::{Config, Hello, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step};
+use super::{
+    Config, Hello, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, PeerOpenError, REGIONS_MAX,
+    Scope, Step, Traits,
+};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
-use crate::base::units::Instant;
-use crate::fabric::OpId;
+use crate::base::units::Span;
+use crate::fabric::{DownCause, OpError, OpId, PostError, Posted, RailKey};
 use crate::provider::asides::Aside;
-use crate::provider::fifo::Fifo;
-use crate::provider::ops::Ops;
-pub(super) use crate::wire::shared_end::NAME_BYTES_MAX;
+use crate::wire::shared_end::NAME_BYTES_MAX;
 use core::ffi::CStr;
 use core::fmt;
-use core::mem::ManuallyDrop;
 use core::net::SocketAddr;
 
-/// Completions that are taken at a time.
-pub(super) const BATCH: usize = 16;
-/// Completions that one peer may have in the queue.
-pub(super) const COMPLETIONS_PER_PEER: usize = SENDS + CELLS;
 /// Fences, and ops that were refused for a key, per peer.
-const ASIDES: u32 = 8;
-/// Addresses that are announced to the library at most: a hint, which shm of 2.6 refuses beyond 256
-/// although many peers may have one address.
-const ADDRESSES_HINT: usize = 64;
-/// Of the block.
-const ROOM: &str = "the block is as long as `bytes` says";
-/// Failures of the whole endpoint.
-const EVENTS_BESIDE: usize = 16;
-/// An address, with zeroes behind it.
-pub(super) type Name = [u8; NAME_BYTES_MAX];
-
-/// Whose message a cell holds.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum Cell {
-    /// Its part is not in use.
-    Unused,
-    /// The library has it.
-    Posted,
-    /// It must be posted.
-    Due,
-    /// A message of so many bytes, whose peer does not take it yet.
-    Early(u32),
-    /// A message that this peer has not released, and how many bytes stand before its payload.
-    Held { peer: u32, ahead: u8 },
-}
-
-/// How many completions may be in the queue at a time.
-fn completions(limits: &Limits) -> usize {
-    limits.peers_max as usize * COMPLETIONS_PER_PEER + 1
-}
-
-/// Of ops, cells and a flush.
-fn contexts(limits: &Limits) -> usize {
-    limits.peers_max as usize * (SENDS + CELLS) + 1
-}
-
-fn asides(limits: &Limits) -> usize {
-    (limits.peers_max * ASIDES) as usize
-}
+const ASIDES: usize = 8;
 
 /// Bytes that [`Libfabric::open`] cuts.
 pub fn bytes(limits: &Limits) -> usize {
     let peers = limits.peers_max as usize;
-    let cells = peers * CELLS;
-    LibfabricDomain::bytes(limits.regions_max)
-        + bytes_for::<Peer>(peers)
-        + bytes_for::<Part>(peers)
-        + bytes_for::<Name>(peers)
-        + bytes_for::<Sent>(peers * SENDS)
-        + bytes_for::<Answer>(peers * KEYS)
-        + bytes_for::<Told>(peers * KEYS)
-        + bytes_for::<Cell>(cells)
-        + bytes_for::<Context>(contexts(limits))
-        + bytes_for::<Aside>(asides(limits))
-        + 2 * bytes_for::<u32>(cells.next_power_of_two())
+    SharedEndpoint::bytes(limits)
+        + Peers::bytes(limits)
+        + Receives::bytes(peers * CELLS)
+        + bytes_for::<Aside>(peers * ASIDES)
 }
 
 /// What the rail keeps, and the sizes in bytes.
 pub const RECORD_SIZES: [(&str, usize); 6] = [
     ("libfabric peer", size_of::<Peer>()),
-    ("libfabric address", size_of::<Name>()),
+    ("libfabric address", NAME_BYTES_MAX),
     ("libfabric send", size_of::<Sent>()),
     ("libfabric context", size_of::<Context>()),
     ("libfabric answer about a key", size_of::<Answer>()),
     ("libfabric op aside", size_of::<Aside>()),
 ];
 
-/// What is closed and opened again when a NIC fails. Fields are dropped in this order.
-#[derive(Debug)]
-pub(super) struct Open {
-    pub endpoint: Endpoint,
-    pub cq: Cq,
-    pub vector: Vector,
-    /// Where failures of the endpoint are told, if it can be joined to such a queue.
-    pub events: Option<EventQueue>,
-}
-
 /// The libfabric rail of one endpoint.
 #[derive(Debug)]
 pub struct Libfabric<'m> {
-    pub(super) domain: LibfabricDomain<'m>,
-    pub(super) open: ManuallyDrop<Option<Open>>,
-    pub(super) library_domain: ManuallyDrop<Domain>,
-    fabric: ManuallyDrop<Fabric>,
-    pub(super) info: Info,
-    library: Library,
-    pub(super) traits: Traits,
-    pub(super) limits: Limits,
-    pub(super) address_format: u32,
-    pub(super) name: [u8; NAME_BYTES_MAX],
-    pub(super) name_bytes: usize,
-    pub(super) peers: &'m mut [Peer],
-    pub(super) parts: &'m mut [Part],
-    /// Of each peer whose address is known.
-    pub(super) names: &'m mut [Name],
-    pub(super) sent: &'m mut [Sent],
-    pub(super) answers: &'m mut [Answer],
-    /// Of each peer and place: the region of ours that it was told of.
-    pub(super) told: &'m mut [Told],
-    pub(super) cells: &'m mut [Cell],
-    /// The library's: ops first, cells behind them, and a flush last.
-    contexts: *mut Context,
-    pub(super) asides: Ops<'m, Aside>,
-    /// Cells that the library did not take back, or will be handed later.
-    pub(super) due: Fifo<'m, u32>,
-    /// Cells whose messages came before their peer was joined.
-    pub(super) early: Fifo<'m, u32>,
-    pub(super) area: Area,
+    pub(super) peers: Peers<'m>,
+    pub(super) receives: Receives<'m>,
+    pub(super) endings: Endings<'m>,
     /// Completions taken and not looked at.
     pub(super) batch: [CqEntry; BATCH],
     pub(super) batch_at: usize,
     pub(super) batch_count: usize,
-    pub(super) peers_open: u32,
-    /// Peers whose end or fence is under way.
-    pub(super) endings: u32,
     pub(super) watch: Watch,
-    /// Whether some peer may be owed a message.
-    pub(super) has_chores: bool,
-    /// Questions about keys that are not answered, and when one was asked last.
-    pub(super) asks: u32,
-    pub(super) asked_at: Instant,
-    /// Whether a peer was joined since early messages were looked at.
-    pub(super) early_due: bool,
-    pub(super) has_atomics: bool,
-    pub(super) now: Instant,
-    pub(super) health: Health,
     pub(super) silence: Silence,
     pub(super) flushing: Flushing,
-    pub(super) probes: Probes,
-    /// Whether people should know something of a peer.
-    pub(super) has_complaints: bool,
 }
 
 // SAFETY: its pointers lead into the reserve, the block and objects that one thread uses at a time.
@@ -181,261 +79,425 @@ impl<'m> Libfabric<'m> {
         config: &Config,
     ) -> Result<Libfabric<'m>, OpenError> {
         check(limits, block.left())?;
-        let Found { library, info, traits, area, fabric, library_domain } = find(limits, config)?;
+        let endpoint = SharedEndpoint::find(block, limits, config)?;
         let count = limits.peers_max as usize;
-        let (cell_count, queue) = (count * CELLS, (count * CELLS).next_power_of_two());
-        let peers = block.filled_with(count, || Peer::CLOSED).expect(ROOM);
-        let parts = block.filled(count, Part::UNUSED).expect(ROOM);
-        let names = block.filled(count, [0; NAME_BYTES_MAX]).expect(ROOM);
-        let sent = block.filled(count * SENDS, Sent::FREE).expect(ROOM);
-        let answers = block.filled(count * KEYS, Answer::default()).expect(ROOM);
-        let told = block.filled(count * KEYS, Told::default()).expect(ROOM);
-        let cells = block.filled(cell_count, Cell::Unused).expect(ROOM);
-        let contexts = block.filled(contexts(limits), Context::default()).expect(ROOM);
-        let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
-        let [due, early] = [(); 2].map(|()| Fifo::new(block.slice::<u32>(queue).expect(ROOM)));
         let mut rail = Libfabric {
-            domain: LibfabricDomain::carve(block, limits.regions_max, &traits).expect(ROOM),
-            open: ManuallyDrop::new(None),
-            library_domain,
-            fabric,
-            address_format: info.get().addr_format,
-            info,
-            library,
-            traits,
-            limits: *limits,
-            name: [0; NAME_BYTES_MAX],
-            name_bytes: 0,
-            peers,
-            parts,
-            names,
-            sent,
-            answers,
-            told,
-            cells,
-            contexts: contexts.as_mut_ptr(),
-            asides,
-            due,
-            early,
-            area,
+            peers: Peers::carve(block, endpoint),
+            receives: Receives::carve(block, count * CELLS),
+            endings: Endings::new(block.slice::<Aside>(count * ASIDES).expect(ROOM)),
             batch: [CqEntry::NOTHING; BATCH],
             batch_at: 0,
             batch_count: 0,
-            peers_open: 0,
-            endings: 0,
-            watch: Watch::default(),
-            has_chores: false,
-            asks: 0,
-            asked_at: Instant(0),
-            early_due: false,
-            has_atomics: false,
-            now: Instant(0),
-            health: Health::default(),
+            watch: Watch::new(false),
             silence: Silence::new(config.silence_max),
             flushing: Flushing::NONE,
-            probes: Probes::NONE,
-            has_complaints: false,
         };
+        let endpoint = &mut rail.peers.endpoint;
         // what was opened so far goes with the rail
-        rail.endpoint_open().map_err(|(step, code)| rail.why_not(step, code))?;
-        rail.domain.admit();
+        match endpoint.open() {
+            Ok(is_watched) => rail.watch = Watch::new(is_watched),
+            Err((step, code)) => return Err(endpoint.why_not(step, code)),
+        }
+        endpoint.domain.admit();
         Ok(rail)
     }
 
-    /// Opens what [`Open`] has; nobody is let in to register yet.
-    pub(super) fn endpoint_open(&mut self) -> Result<(), (Step, Code)> {
-        let at = |step| move |code| (step, code);
-        let peers = self.limits.peers_max as usize;
-        let cq = Cq::open(&self.library_domain, completions(&self.limits));
-        let cq = cq.map_err(at(Step::CompletionQueue))?;
-        let vector = Vector::open(&self.library_domain, peers.min(ADDRESSES_HINT));
-        let vector = vector.map_err(at(Step::AddressVector))?;
-        // where there is none, failures of the whole endpoint are the completion queue's to say
-        let mut events = EventQueue::open(&self.fabric, EVENTS_BESIDE).ok();
-        let is_efa = self.provider_name() == c"efa";
-        let (domain, info) = (&self.library_domain, &self.info);
-        let endpoint = Endpoint::open_watched(domain, info, (&cq, &vector), &mut events, is_efa);
-        let endpoint = endpoint.map_err(at(Step::Endpoint))?;
-        self.name_bytes = endpoint.name(&mut self.name).map_err(at(Step::Name))?;
-        self.has_atomics = endpoint.has_atomics();
-        let raw = endpoint.as_ptr();
-        self.watch.is_on = events.is_some();
-        *self.open = Some(Open { endpoint, cq, vector, events });
-        // SAFETY: both are closed after `shut`: see `endpoint_close` and `drop`.
-        unsafe { self.domain.open(self.library_domain.as_raw(), raw) };
+    fn endpoint_close(&mut self, for_good: bool) {
+        let endpoint = &mut self.peers.endpoint;
+        endpoint.drain();
+        self.flushing.close(&endpoint.domain);
+        endpoint.close(for_good);
+    }
+
+    /// Gives a peer a number and says what its other end must know. `token` is a number that
+    /// strangers do not guess, not zero; where its lower half is, the peer gets the next one.
+    ///
+    /// *Cost*: control path.
+    pub fn peer_prepare(&mut self, peer: PeerIndex, token: u32) -> Result<Hello, PeerOpenError> {
+        let index = peer.as_usize();
+        match self.peers.all.get(index) {
+            Some(record) if record.state == State::Closed && token != 0 => {}
+            Some(_) | None => return Err(PeerOpenError::Index),
+        }
+        if !self.peers.endpoint.is_open() || self.peers.health.is_lost() {
+            return Err(PeerOpenError::RailLost);
+        }
+        if self.owes_last_word(index) {
+            return Err(PeerOpenError::Again);
+        }
+        self.receives.part_open(&mut self.peers, index)?;
+        let token = word_token(token);
+        let peers = &mut self.peers;
+        peers.told_release_all(index);
+        let (left, left_ops) = peers.address_leave(index);
+        // what the library still has of an earlier use keeps its places, and is not counted here
+        let used = peers.all[index].ops.used;
+        let cuts_words = peers.health.cuts_words;
+        peers.all[index] =
+            Peer { state: State::Prepared, token, sends_no_words: cuts_words, ..Peer::default() };
+        let ops = &mut peers.all[index].ops;
+        (ops.used, ops.left, ops.left_ops) = (used, left, left_ops);
+        for sent in &mut peers.sent[index * SENDS..][..SENDS] {
+            // they were for the peer before: it gave the answers, and this one's are others
+            (sent.word, sent.key_place) = (None, 0);
+            (sent.touches, sent.is_read) = (false, false);
+            if sent.used == Use::Drain {
+                sent.used = Use::Quiet;
+            }
+        }
+        peers.keys.renew(index);
+        peers.open += 1;
+        let (name, name_bytes) = peers.endpoint.name();
+        Ok(Hello {
+            name,
+            name_bytes: name_bytes as u32,
+            format: peers.endpoint.address_format
+                | if peers.endpoint.traits.messages_ordered { READS_BRIEF } else { 0 }
+                | if cuts_words { CUTS_WORDS } else { 0 },
+            number: index as u32,
+            token,
+            payload_bytes_max: peers.endpoint.limits.payload_bytes_max,
+            told: KeyWords::default(),
+        })
+    }
+
+    /// [`Libfabric::peer_prepare`] that tells of a region, for which the other end need not ask: a
+    /// word that is written there leaves at once, also if its writer polls no more.
+    pub fn peer_prepare_telling(
+        &mut self,
+        peer: PeerIndex,
+        token: u32,
+        key: RailKey,
+    ) -> Result<Hello, PeerOpenError> {
+        let hello = self.peer_prepare(peer, token)?;
+        let told = self.peers.keys.tell(peer.as_usize(), key_place(key), key, 0);
+        Ok(Hello { told, ..hello })
+    }
+
+    /// Whether the last peer of a number is owed the word that its fence waits for. Its address may
+    /// be one that answers no more, and what is under way to it may never end: the number does not
+    /// wait for ever.
+    fn owes_last_word(&mut self, index: usize) -> bool {
+        let &Peer { wants: owed, owes_word, ref ending, .. } = &self.peers.all[index];
+        let Ending { gone, ends_since, .. } = *ending;
+        let waited = self.peers.now.since(ends_since);
+        if gone.is_some() || waited >= PATIENCE {
+            return false;
+        }
+        let is_due = owed & wants::DRAINED != 0 && waited < DEATH;
+        owes_word || is_due && !self.peers.chores_of(index)
+    }
+
+    /// Joins a prepared peer to its other end. Ops are accepted from now on. When it fails, also
+    /// because the endpoint was opened anew since the peer was prepared, the peer is closed.
+    ///
+    /// *Cost*: control path.
+    pub fn peer_connect(&mut self, peer: PeerIndex, other: &Hello) -> Result<(), PeerOpenError> {
+        let index = peer.as_usize();
+        match self.peers.all.get(index) {
+            Some(record) if record.state == State::Prepared => {}
+            Some(_) | None => return Err(PeerOpenError::Index),
+        }
+        if let Err(error) = self.join(index, other) {
+            self.peers.told_release_all(index);
+            // of a closed number no end is told; a fence of it still is
+            let record = &mut self.peers.all[index];
+            (record.state, record.down) = (State::Closed, Down::No);
+            self.peers.open -= 1;
+            return Err(error);
+        }
+        if self.peers.all[index].down != Down::No {
+            // the endpoint that the other end was told of is no more: it hears so, since it may
+            // know us already, and wait for our word, which leaves by the endpoint of today
+            let _ = self.receives.part_open(&mut self.peers, index);
+            self.forget(index, false);
+            return Err(PeerOpenError::RailLost);
+        }
         Ok(())
     }
 
-    /// Why it could not be opened. A completion queue that is too long is refused without a word of
-    /// how long it may be.
-    #[cold]
-    fn why_not(&self, step: Step, code: Code) -> OpenError {
-        let one = completions(&Limits { peers_max: 1, ..self.limits });
-        let wanted = completions(&self.limits);
-        let mut most = wanted / 2;
-        while step == Step::CompletionQueue && most >= one {
-            if Cq::open(&self.library_domain, most).is_ok() {
-                return OpenError::Completions { wanted: wanted as u32, most: most as u32 };
-            }
-            most /= 2;
+    fn join(&mut self, index: usize, other: &Hello) -> Result<(), PeerOpenError> {
+        let peers = &mut self.peers;
+        if other.format & !(READS_BRIEF | CUTS_WORDS) != peers.endpoint.address_format {
+            return Err(PeerOpenError::Format);
         }
-        OpenError::Refused(step, code)
+        if !peers.endpoint.is_open() {
+            return Err(PeerOpenError::RailLost);
+        }
+        let address = peers
+            .address_of(&other.name, other.name())
+            .map_err(|code| PeerOpenError::Refused(Step::Address, code))?;
+        peers.names[index] = other.name;
+        peers.keys.learn(index, other.told);
+        let endpoint = &mut peers.endpoint;
+        let record = &mut peers.all[index];
+        record.address = address;
+        record.name_bytes = other.name().len() as u8;
+        (record.their_number, record.their_token) = (other.number as u16, other.token);
+        record.payload_bytes_max = other.payload_bytes_max.min(endpoint.limits.payload_bytes_max);
+        record.reads_brief = endpoint.traits.messages_ordered && other.format & READS_BRIEF != 0;
+        record.state = State::Live;
+        endpoint.traits.carries_words &= other.format & CUTS_WORDS == 0;
+        self.receives.early_due = true;
+        Ok(())
     }
 
-    /// Takes what has come and drops it: `ofi_rxm` of 1.17 looks at what it finds when its endpoint
-    /// closes, and posts a receive again to a connection that has gone by then.
-    fn drain(&mut self) {
-        let Some(open) = self.open.as_ref() else { return };
-        for _ in 0..=self.cells.len() {
-            let _turn = self.domain.turn(Act::Poll);
-            match open.cq.read(&mut self.batch) {
-                Ok(1..) => {}
-                Err(Code(n::EAVAIL)) => {
-                    let _ = open.cq.read_error(&mut [0; 1]);
-                }
-                Ok(_) | Err(_) => return,
+    /// Forgets a peer without ops in flight. What it sent and is held stays, unless it is to be
+    /// discarded. Its other end is told, as far as it can be, and may still ask.
+    pub(super) fn forget(&mut self, index: usize, discard: bool) {
+        let peers = &mut self.peers;
+        peers.all[index].owes_word = true;
+        peers.say_drained(index);
+        peers.told_release_all(index);
+        self.endings.probes.end(index);
+        let record = &mut peers.all[index];
+        (record.state, record.ending.ends_since) = (State::Closed, peers.now);
+        record.report = None;
+        record.ops.words_due = 0;
+        record.wants &= wants::DRAINED;
+        peers.unmark_ending(index);
+        for op in 0..SENDS {
+            if peers.ops(index)[op].used == Use::WordDue {
+                peers.op_free(index, op);
+            }
+        }
+        peers.ask_end(index);
+        peers.open -= 1;
+        if discard {
+            self.receives.discard(peers, index);
+        }
+    }
+
+    /// Opens the endpoint anew, after its NIC has failed: closes registrations, endpoint, queue
+    /// and vector, which fences everything, ends every peer, and registers every region again
+    /// under the key that it has. Peers must be closed and opened again, with new hellos.
+    ///
+    /// *Errors*: the step that was refused; the rail is lost, and may be tried again.
+    ///
+    /// *Cost*: control path. Threads that register wait meanwhile, not until it succeeds.
+    pub fn reopen(&mut self) -> Result<(), PeerOpenError> {
+        if self.peers.health.lost_code == 0 {
+            self.peers.health.lost_code = libc::ENETDOWN;
+        }
+        let lost_code = self.peers.health.lost_code;
+        self.endpoint_close(false);
+        (self.batch_at, self.batch_count) = (0, 0);
+        self.receives.reset();
+        let peers = &mut self.peers;
+        for index in 0..peers.all.len() {
+            peers.cut_off(index, DownCause::Broken(lost_code));
+        }
+        let opened = peers.endpoint.open();
+        let restored = opened.and_then(|_| peers.endpoint.domain.restore());
+        peers.endpoint.domain.admit();
+        peers.health.refused = restored.err();
+        if let Ok(is_watched) = opened {
+            self.watch = Watch::new(is_watched);
+            (peers.health.lost_code, peers.health.unheard) = (0, false);
+            self.say_closed();
+        }
+        if let Err((step, code)) = restored {
+            // nobody is joined; but peers waited for that word, and have it with the next polls
+            self.peers.health.lost_code = lost_code;
+            return Err(PeerOpenError::Refused(step, code));
+        }
+        self.peers.health.reopened += 1;
+        Ok(())
+    }
+
+    /// The endpoint was closed, and nothing more of ours is posted: peers are told, who may have
+    /// others and must not lose their endpoint for us. They know our old address alone, but take
+    /// our word from any, as that of a closed endpoint.
+    fn say_closed(&mut self) {
+        for index in 0..self.peers.all.len() {
+            let record = &self.peers.all[index];
+            // what was said to one that was forgotten lately may have been lost with the endpoint
+            let is_forgotten = record.state == State::Closed
+                && record.name_bytes != 0
+                && record.ending.gone.is_none()
+                && self.peers.now.since(record.ending.ends_since) < PATIENCE;
+            let knows_us = record.state == State::Live || record.owes_word || is_forgotten;
+            if !knows_us || self.receives.part_open(&mut self.peers, index).is_err() {
+                continue;
+            }
+            let padded = self.peers.names[index];
+            let peers = &mut self.peers;
+            if let Ok(address) = peers.address_of(&padded, peers.name(index)) {
+                peers.all[index].address = address;
+                peers.all[index].owes_word = true;
+                peers.say_drained(index);
             }
         }
     }
 
-    /// Closes what [`Open`] has, registrations first.
-    pub(super) fn endpoint_close(&mut self, for_good: bool) {
-        self.drain();
-        self.flush_close();
-        self.domain.shut(for_good);
-        for part in self.parts.iter_mut() {
-            if part.registration != 0 {
-                // nothing can be done about a refusal: the endpoint goes
-                let _ = Registration::from_raw(part.registration).close();
-                *part = Part::UNUSED;
-            }
-        }
-        drop(self.open.take());
+    /// Begins a flush of what the NIC has written to a region of ours, by a read of a few bytes at
+    /// `address`, or of what the region has there. Its end is [`Libfabric::flush_end`]'s to say,
+    /// behind polls.
+    ///
+    /// *Errors*: `Again`: one is under way, or the library has no room; `Unsupported`: the library
+    /// refuses, or there is no such memory. *Cost*: the first one registers the buffer.
+    pub fn flush_begin(
+        &mut self,
+        id: OpId,
+        key: RailKey,
+        address: u64,
+    ) -> Result<Posted, PostError> {
+        self.flushing.begin(&self.peers.endpoint, (id, self.peers.now), key, address)
     }
 
-    /// What the library knows an op by.
-    #[inline]
-    pub(super) fn op_context(&self, op: usize) -> *mut core::ffi::c_void {
-        debug_assert!(op < self.peers.len() * SENDS);
-        // SAFETY: inside the table.
-        unsafe { self.contexts.add(op) }.cast()
+    /// The flush that has ended: then what was written before it began is visible, or nothing is
+    /// known of that.
+    pub fn flush_end(&mut self) -> Option<(OpId, Result<(), OpError>)> {
+        self.flushing.end(self.peers.now)
     }
 
-    /// What it knows a cell by.
-    #[inline]
-    pub(super) fn cell_context(&self, cell: usize) -> *mut core::ffi::c_void {
-        debug_assert!(cell < self.cells.len());
-        // SAFETY: inside the table.
-        unsafe { self.contexts.add(self.peers.len() * SENDS + cell) }.cast()
-    }
-
-    /// What it knows a flush by.
-    pub(super) fn flush_context(&self) -> *mut core::ffi::c_void {
-        // SAFETY: the last of the table.
-        unsafe { self.contexts.add(self.peers.len() * SENDS + self.cells.len()) }.cast()
-    }
-
-    /// The inverse of all three; `None`: it is none of ours.
-    #[inline]
-    pub(super) fn context_index(&self, context: *mut core::ffi::c_void) -> Option<usize> {
-        let offset = (context as usize).wrapping_sub(self.contexts as usize);
-        let index = offset / size_of::<Context>();
-        let count = self.peers.len() * SENDS + self.cells.len() + 1;
-        (offset.is_multiple_of(size_of::<Context>()) && index < count).then_some(index)
+    /// How many endpoints were closed, each with all that was on its way. The largest number: none
+    /// is open.
+    pub fn fenced_through(&self) -> u32 {
+        if self.peers.endpoint.is_open() { self.peers.health.reopened } else { u32::MAX }
     }
 
     /// Whether no peer is open, and no flush under way, so that polling is of no use.
     pub fn is_idle(&self) -> bool {
-        self.peers_open == 0 && !self.is_flushing()
+        self.peers.open == 0 && !self.flushing.is_under_way()
     }
 
     /// Whether something that was posted to a living peer has not ended yet: poll and ask again.
     pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
-        let record = self.peers.get(peer.as_usize());
-        record.is_some_and(|record| record.takes_ops() && record.under_way() != 0)
+        self.is_awaiting(peer, |_| true)
     }
 
     /// The same of messages, words, and those ops on the peer's memory that `awaits` says.
     pub fn is_awaiting(&self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
-        if !self.is_undelivered(peer) {
+        if !self.peers.takes_ops(peer) {
             return false;
         }
-        let index = peer.as_usize();
-        let under_way = self.peers[index].under_way();
-        self.sent[index * SENDS..(index + 1) * SENDS]
-            .iter()
-            .enumerate()
-            .any(|(place, op)| under_way >> place & 1 == 1 && (!op.touches || awaits(op.id)))
+        let under_way = self.peers.all[peer.as_usize()].under_way();
+        let mut ops = self.peers.ops(peer.as_usize()).iter().enumerate();
+        ops.any(|(place, op)| under_way >> place & 1 == 1 && (!op.touches || awaits(op.id)))
     }
 
     /// Whether something is owed to a peer that the next poll says.
     pub fn is_unsent(&self) -> bool {
-        self.has_chores
+        self.peers.has_chores
     }
 
     /// Whether polls must be told the time: ends and questions are timed by it.
     pub fn wants_time(&self) -> bool {
-        self.peers_open != 0 || self.is_flushing() || self.health.is_lost()
+        !self.is_idle() || self.peers.health.is_lost()
+    }
+
+    /// Whether [`Libfabric::complaint`] has one to name.
+    #[inline]
+    pub fn has_complaints(&self) -> bool {
+        self.peers.has_complaints
+    }
+
+    /// The next peer that people should know something of. Each is named once.
+    #[cold]
+    pub fn complaint(&mut self) -> Option<(PeerIndex, Complaint)> {
+        let mut all = self.peers.all.iter_mut().enumerate();
+        let found = all.find_map(|(index, peer)| Some((index, peer.complaint.take()?)));
+        self.peers.has_complaints = found.is_some();
+        found.map(|(index, complaint)| (PeerIndex(index as u32), complaint))
+    }
+
+    /// Whether [`Libfabric::doubted`] may have a peer to name.
+    #[inline]
+    pub fn has_doubts(&self) -> bool {
+        self.silence.has_doubts
+    }
+
+    /// The next peer of whose ops nothing ends, and within what time its program must have polled
+    /// for [`Libfabric::peer_polls`] to be said of it. Each is named once between two looks.
+    pub fn doubted(&mut self) -> Option<(PeerIndex, Span)> {
+        self.silence.doubted(&mut self.peers)
+    }
+
+    /// The program of a peer has polled within that time: what it has not confirmed is lost, or
+    /// late.
+    pub fn peer_polls(&mut self, peer: PeerIndex) {
+        if let Some(record) = self.peers.all.get_mut(peer.as_usize()) {
+            record.watched.polls = true;
+        }
+    }
+
+    /// Asks a peer something, for who hears nothing of it otherwise; `false`: it takes no ops.
+    #[cold]
+    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
+        let (peers, index) = (&mut self.peers, peer.as_usize());
+        if !peers.takes_ops(peer) {
+            return false;
+        }
+        let record = &mut peers.all[index];
+        (record.ops.heard_from, record.keys.has_answered) = (record.ops.ended, false);
+        let keys = &peers.keys;
+        if let Some(place) = keys.free_place(index).or_else(|| keys.spare_place(index)) {
+            peers.ask(index, NO_KEY, place);
+        }
+        true
+    }
+
+    /// Whether anything has ended since that the peer has a part in; `None`: it takes no ops.
+    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
+        let record = self.peers.all.get(peer.as_usize()).filter(|it| it.takes_ops())?;
+        Some(record.ops.ended != record.ops.heard_from)
+    }
+
+    /// Whether its program has: that answers questions, where a device may end ops without it.
+    pub fn has_answered(&self, peer: PeerIndex) -> bool {
+        self.peers.all.get(peer.as_usize()).is_some_and(|it| it.keys.has_answered)
     }
 
     /// What broke the connection to a peer, while it is not closed.
-    pub fn error(&self, peer: PeerIndex) -> Option<super::ErrorReport> {
-        self.peers.get(peer.as_usize()).filter(|peer| peer.state != State::Closed)?.report
+    pub fn error(&self, peer: PeerIndex) -> Option<ErrorReport> {
+        let open = self.peers.all.get(peer.as_usize()).filter(|it| it.state != State::Closed);
+        open?.report
     }
 
     /// How the rail is.
     pub fn health(&self) -> Health {
-        self.health
+        self.peers.health
     }
 
     /// What the provider is like.
     pub fn traits(&self) -> Traits {
-        self.traits
+        self.peers.endpoint.traits
     }
 
     /// The library's version.
-    pub fn version(&self) -> super::sys::library::VersionText {
-        super::sys::library::VersionText(self.library.version())
+    pub fn version(&self) -> VersionText {
+        VersionText(self.peers.endpoint.library.version())
     }
 
     /// The provider's name.
     pub fn provider_name(&self) -> &CStr {
-        offer::provider_name(&self.info)
-    }
-
-    /// Whether the library may crash when the endpoint is closed: `ofi_rxm` of 1.17 does while a
-    /// long write is half-way on a path that is gone. The fence of such a peer does not hold then.
-    pub(super) fn dies_of_a_close(&self) -> bool {
-        let is_half_way = |it: &Peer| it.is_drain_watched() && it.touching > 0;
-        (self.health.unheard || self.peers.iter().any(is_half_way))
-            && self.provider_name().to_bytes().ends_with(b";ofi_rxm")
+        self.peers.endpoint.provider_name()
     }
 
     /// The domain's name.
     pub fn domain_name(&self) -> &CStr {
-        offer::domain_name(self.info.get())
+        self.peers.endpoint.domain_name()
+    }
+
+    /// To what its registrations belong.
+    pub fn scope(&self) -> Scope {
+        self.peers.endpoint.traits.scope
     }
 
     /// What it is opened on, for people.
     pub fn nic(&self) -> NicName<'_> {
-        let (provider, domain) = (self.provider_name(), self.domain_name());
-        NicName { provider, domain }
+        NicName { provider: self.provider_name(), domain: self.domain_name() }
     }
 
     /// The address of its endpoint, and that of another one of the same provider; `None`: they are
     /// no addresses of sockets.
     pub fn ends(&self, other: &Hello) -> Option<[SocketAddr; 2]> {
-        let format = self.address_format;
-        let ends = [&self.name[..self.name_bytes], other.name()];
-        match ends.map(|name| socket_of(format, name)) {
-            [Some(ours), Some(theirs)] => Some([ours, theirs]),
-            [_, _] => None,
-        }
-    }
-
-    /// To what its registrations belong.
-    pub fn scope(&self) -> Scope {
-        self.traits.scope
+        let (format, (name, length)) =
+            (self.peers.endpoint.address_format, self.peers.endpoint.name());
+        let ends = [&name[..length], other.name()];
+        let [ours, theirs] = ends.map(|name| socket_of(format, name));
+        Some([ours?, theirs?])
     }
 }
 
@@ -447,32 +509,10 @@ pub struct NicName<'a> {
 }
 
 impl fmt::Display for NicName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [provider, domain] = [self.provider, self.domain].map(|it| it.to_str().unwrap_or("?"));
         write!(f, "{provider} {domain}")
     }
-}
-
-/// What a rail stands on.
-struct Found {
-    library: Library,
-    info: Info,
-    traits: Traits,
-    area: Area,
-    library_domain: ManuallyDrop<Domain>,
-    fabric: ManuallyDrop<Fabric>,
-}
-
-fn find(limits: &Limits, config: &Config) -> Result<Found, OpenError> {
-    let at = |step| move |code| OpenError::Refused(step, code);
-    let library = Library::load(config.library).map_err(OpenError::Library)?;
-    let (info, traits) = offer::choose(&library, config, limits)?;
-    let area = Area::create(limits.peers_max, limits.payload_bytes_max);
-    let area = area.map_err(OpenError::Buffers)?;
-    let fabric = Fabric::open(&library, &info).map_err(at(Step::Fabric))?;
-    let library_domain = Domain::open(&fabric, &info).map_err(at(Step::Domain))?;
-    let (fabric, library_domain) = (ManuallyDrop::new(fabric), ManuallyDrop::new(library_domain));
-    Ok(Found { library, info, traits, area, library_domain, fabric })
 }
 
 fn check(limits: &Limits, room: usize) -> Result<(), OpenError> {
@@ -488,9 +528,5 @@ fn check(limits: &Limits, room: usize) -> Result<(), OpenError> {
 impl Drop for Libfabric<'_> {
     fn drop(&mut self) {
         self.endpoint_close(true);
-        // SAFETY: dropped once, after everything that was made of it.
-        unsafe { ManuallyDrop::drop(&mut self.library_domain) };
-        // SAFETY: as above.
-        unsafe { ManuallyDrop::drop(&mut self.fabric) };
     }
 }

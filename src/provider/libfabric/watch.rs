@@ -1,77 +1,93 @@
-//! Failures of the whole endpoint, by no op of ours, of which the library tells in an event queue.
+//! Failures by no op of ours: of the whole endpoint, of which the library tells in an event queue,
+//! and those that the completion queue has of no op.
 #![forbid(unsafe_code)]
 
-use super::poll::LOOKS_MAX;
-use super::rail::{Libfabric, Open};
+use super::peers::Peers;
 use super::report::ErrorReport;
-use super::sys::{Code, Event};
-use super::turns::Act;
+use super::sys::Event;
 use crate::base::units::{Instant, Span};
 
+/// Looks into a queue that one poll takes at most: what nobody is told of fills no room, and a
+/// queue may have more and more of it.
+pub const LOOKS_MAX: u32 = 64;
 /// How often events are looked for: a look is a system call of some providers.
 const LOOK: Span = Span::millis(10);
+/// Failures of no op, in a row and none of them a second behind the one before, that are the
+/// endpoint's. `ofi_rxm` says so with every look when its device has died; some may be of
+/// connections that strangers have broken.
+const FAILURES_MAX: u32 = 64;
+const FAILURES_APART: Span = Span::millis(1000);
 
 /// Where events and failures of no op stand.
 #[derive(Copy, Clone, Default, Debug)]
-pub(super) struct Watch {
+pub struct Watch {
     /// Whether there is a queue of events.
-    pub is_on: bool,
+    is_on: bool,
     /// When events were looked for last.
     looked_at: Instant,
     /// Whether more of them were there.
-    pub has_more: bool,
+    has_more: bool,
     /// Failures of no op since the last completion.
-    pub failures: u32,
+    failures: u32,
     /// When the last of them was.
-    pub failed_at: Instant,
+    failed_at: Instant,
 }
 
-impl Libfabric<'_> {
+impl Watch {
+    /// Of an endpoint that was opened.
+    pub fn new(is_on: bool) -> Watch {
+        Watch { is_on, ..Watch::default() }
+    }
+
+    /// A completion has come.
+    #[inline]
+    pub fn works(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Whether so many failures were of no op that the endpoint has failed.
+    pub fn is_failed(&self) -> bool {
+        self.failures >= FAILURES_MAX
+    }
+
+    /// A failure that belongs to no op may be the endpoint's.
+    pub fn failed_of_none(&mut self, report: ErrorReport, peers: &mut Peers) {
+        if peers.now.since(self.failed_at) >= FAILURES_APART {
+            self.failures = 0;
+        }
+        self.failed_at = peers.now;
+        self.failures = self.failures.saturating_add(1);
+        if self.is_failed() {
+            peers.failed_beside(report);
+        }
+    }
+
     /// Looks for events now and then.
     #[inline]
-    pub(super) fn events_on(&mut self) {
-        if self.watch.has_more || self.now.since(self.watch.looked_at) >= LOOK {
-            self.events_take();
+    pub fn events_on(&mut self, peers: &mut Peers) {
+        if self.is_on && (self.has_more || peers.now.since(self.looked_at) >= LOOK) {
+            self.events_take(peers);
         }
     }
 
     /// Takes events, no more than one poll looks for completions: a queue may have more and more of
     /// what is nobody's. The next poll goes on.
     #[cold]
-    fn events_take(&mut self) {
-        self.watch.looked_at = self.now;
-        self.watch.has_more = false;
+    fn events_take(&mut self, peers: &mut Peers) {
+        self.looked_at = peers.now;
+        self.has_more = false;
         for _ in 0..LOOKS_MAX {
-            let Some(event) = self.event_read() else { return };
+            let Some(event) = peers.endpoint.read_event() else { return };
             match event {
                 Ok(None) => return,
                 Ok(Some(Event::Failed(code, provider_code))) => {
-                    self.failed_beside(ErrorReport::new(code.0, provider_code));
+                    peers.failed_beside(ErrorReport::new(code.0, provider_code));
                 }
                 Ok(Some(Event::Other)) => {}
                 // a queue that nothing needs, and that cannot be read, is none
-                Err(_) => return self.watch.is_on = false,
+                Err(_) => return self.is_on = false,
             }
         }
-        self.watch.has_more = true;
-    }
-
-    /// `None`: there is no queue of events.
-    fn event_read(&self) -> Option<Result<Option<Event>, Code>> {
-        let Some(Open { events: Some(events), .. }) = self.open.as_ref() else { return None };
-        let _turn = self.domain.turn(Act::Poll);
-        Some(events.read())
-    }
-
-    /// The endpoint has failed, by no op of ours: some providers tell of that in an event alone
-    /// (`efa`, which ends the process where nobody can be told).
-    #[cold]
-    pub(super) fn failed_beside(&mut self, report: ErrorReport) {
-        let code = if report.code == 0 { libc::EIO } else { report.code };
-        let report = ErrorReport { code, ..report };
-        for peer in self.peers.iter_mut().filter(|peer| peer.takes_ops()) {
-            peer.report.get_or_insert(report);
-        }
-        self.lose(code);
+        self.has_more = true;
     }
 }

@@ -1,10 +1,10 @@
 //! Registration with the library.
 
-use super::Step;
-use super::offer::Traits;
+pub mod turns;
+
 use super::sys::calls::FidEp;
 use super::sys::{Code, Domain as LibraryDomain, Registration, numbers as n};
-use super::turns::{Act, Turn, Turns, pause};
+use super::{Step, Traits};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::gate::{Entry, Gate};
 use crate::base::pool::Pool;
@@ -14,6 +14,7 @@ use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering, spin_loop};
 use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
 use core::ffi::{c_int, c_void};
+use turns::{Act, Turn, Turns, pause};
 
 /// Most regions.
 pub const REGIONS_MAX: u32 = 0xffff;
@@ -601,7 +602,7 @@ impl Domain for LibfabricDomain<'_> {
 mod tests {
     extern crate std;
 
-    use super::super::turns::Callers;
+    use super::turns::Callers;
     use super::*;
     use crate::base::carve::heap::HeapBlock;
     use crate::base::units::Bytes;

@@ -4,8 +4,8 @@
 
 extern crate std;
 
-use super::Config;
 use crate::base::units::Span;
+use crate::provider::libfabric::Config;
 use std::ffi::{CStr, CString};
 use std::string::String;
 use std::vec::Vec;

@@ -1,6 +1,6 @@
 //! Taking turns at a library that does not let every thread call at once.
 
-use super::domain::Scope;
+use super::Scope;
 use crate::base::tickets::{Ticket, Tickets};
 
 /// Looks before a waiting thread lets others have its processor.
@@ -28,7 +28,7 @@ pub enum Callers {
 /// What a thread is in the library for.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[repr(u8)]
-pub(super) enum Act {
+pub enum Act {
     /// To make or end a registration, and to bind it where that is wanted.
     Register = 1 << 0,
     /// To take completions or events.
@@ -57,16 +57,16 @@ impl Callers {
 /// Who may be in the library: where turns are kept, one thread at a time, in the order in which
 /// they came. So the thread that polls waits for one call of each other thread at most.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub struct Turns {
     in_turns: u8,
     tickets: Tickets,
 }
 
 /// One thread's turn, if that is needed, until it is dropped.
-pub(super) type Turn<'t> = Option<Ticket<'t>>;
+pub type Turn<'t> = Option<Ticket<'t>>;
 
 /// Between two looks: others have this thread's processor now and then.
-pub(super) fn pause(looks: u32) {
+pub fn pause(looks: u32) {
     if looks.is_multiple_of(LOOKS) {
         // SAFETY: takes nothing.
         unsafe { libc::sched_yield() };

@@ -1,19 +1,24 @@
 //! Which domains of libfabric are ports of an endpoint, and which of two hosts' reach each other.
 //! For open and for people: it allocates, and reads files.
-#![forbid(unsafe_code)]
 
 extern crate std;
 
-use super::settings::Settings;
-use super::survey::{Offered, refusal, survey};
-use super::{Config, LoadError, OpenError, fork};
+mod fork;
+pub mod names;
+pub(super) mod offer;
+pub mod settings;
+pub mod survey;
+
+use super::{Config, LoadError, OpenError};
 use crate::base::hash::fnv1a_128;
+use settings::Settings;
 use std::ffi::{CStr, CString};
 use std::format;
 use std::fs;
 use std::path::Path;
 use std::string::String;
 use std::vec::Vec;
+use survey::{Offered, refusal, survey};
 
 /// Where the kernel shows devices.
 pub const SYSFS: &str = "/sys";
@@ -268,8 +273,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use super::super::offer::reaches_own;
     use super::super::sys::numbers::version;
+    use super::offer::reaches_own;
     use super::*;
     use std::borrow::ToOwned;
     use std::string::ToString;

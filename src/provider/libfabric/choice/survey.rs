@@ -5,10 +5,10 @@ extern crate std;
 use super::offer::{
     carries_words, check, choose, hints_for, is_other_network, is_there, reaches_own, speed_mbps,
 };
-use super::sys::abi::InfoRaw;
-use super::sys::library::{VersionText, text};
-use super::sys::{Library, numbers as n};
-use super::{Config, Limits, OpenError, Step};
+use crate::provider::libfabric::sys::abi::InfoRaw;
+use crate::provider::libfabric::sys::library::{VersionText, text};
+use crate::provider::libfabric::sys::{Code, Library, numbers as n};
+use crate::provider::libfabric::{Config, Limits, OpenError, Step};
 use core::ffi::CStr;
 use std::string::String;
 use std::vec::Vec;
@@ -62,7 +62,7 @@ fn survey_of(config: &Config, caps: u64) -> Result<Survey, OpenError> {
     let hints = hints_for(&library, config, caps).map_err(at)?;
     let all = match library.offers(&hints) {
         Ok(all) => all,
-        Err(super::sys::Code(n::ENODATA)) => return Ok(Survey { version, offers }),
+        Err(Code(n::ENODATA)) => return Ok(Survey { version, offers }),
         Err(code) => return Err(at(code)),
     };
     let mut next: *const InfoRaw = all.get();

@@ -1,13 +1,14 @@
 //! Which of the library's offers a rail is opened on, and what follows from it.
 
-use super::domain::{Keys, Scope};
-use super::sys::abi::InfoRaw;
-use super::sys::gpu_attr::DMABUF_SINCE;
-use super::sys::library::text;
-use super::sys::{Code, Info, Library, numbers as n};
-use super::turns::Callers;
-use super::{Config, Limits, OpenError, Step};
 use crate::memory::cuda;
+use crate::provider::libfabric::area::AHEAD;
+use crate::provider::libfabric::domain::turns::Callers;
+use crate::provider::libfabric::domain::{Keys, Scope};
+use crate::provider::libfabric::sys::abi::InfoRaw;
+use crate::provider::libfabric::sys::gpu_attr::DMABUF_SINCE;
+use crate::provider::libfabric::sys::library::text;
+use crate::provider::libfabric::sys::{Code, Info, Library, numbers as n};
+use crate::provider::libfabric::{Config, Limits, OpenError, Step};
 use core::ffi::CStr;
 
 /// What memory must be for us to cope with.
@@ -363,7 +364,7 @@ pub fn check(raw: &InfoRaw, payload_bytes_max: u32) -> Result<(), OpenError> {
     if ep.msg_prefix_size != 0 {
         return lacks("messages without room before them (FI_MSG_PREFIX)");
     }
-    let message = super::area::AHEAD + payload_bytes_max as usize;
+    let message = AHEAD + payload_bytes_max as usize;
     if ep.max_msg_size < message {
         return lacks("messages as long as a payload with its head");
     }
