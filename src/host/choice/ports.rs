@@ -330,7 +330,7 @@ impl Left<'_> {
 /// which domains memory is registered.
 ///
 /// # Safety
-/// - as [`Domain::register`].
+/// - as [`PortDomain::register`](crate::provider::rail_set::PortDomain::register).
 pub(in crate::host) unsafe fn mailboxes_register(
     rail: &mut RailSet<'static>,
     ports: &mut Vec<Port>,
