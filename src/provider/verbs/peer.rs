@@ -251,7 +251,8 @@ impl Peer {
             (draining.is_timed, draining.since) = (true, now);
         }
         let is_late = draining.is_unmarked || now.since(draining.since) >= DRAIN;
-        if !done && !(is_late && is_empty) {
+        let is_over = done || is_late && is_empty;
+        if !is_over {
             return false;
         }
         if !done && let Some(qp) = self.qp.take() {
