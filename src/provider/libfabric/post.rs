@@ -140,8 +140,8 @@ impl Peers<'_> {
         Ok(())
     }
 
-    /// Sends parts as one message: copied by the call, or put together in staging, with its place in
-    /// the table in use as `used` says. A request to stop is not copied by the call, so that the
+    /// Sends parts as one message: copied by the call, or put together in staging, with its place
+    /// in the table in use as `used` says. A request to stop is not copied by the call, so that the
     /// library says how it ends. [`Code::AGAIN`] has changed nothing.
     ///
     /// # Safety
