@@ -140,9 +140,9 @@ impl Peers<'_> {
         Ok(())
     }
 
-    /// Sends parts as one message: copied by the call, or put together in staging; in a place that is
-    /// used so. Of a request to stop the library keeps no copy: it says how that has ended.
-    /// [`Code::AGAIN`] has changed nothing.
+    /// Sends parts as one message: copied by the call, or put together in staging, with its place
+    /// in the table in use as `used` says. A request to stop is not copied by the call, so that the
+    /// library says how it ends. [`Code::AGAIN`] has changed nothing.
     ///
     /// # Safety
     /// - `last` is valid for reads.

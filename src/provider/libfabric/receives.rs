@@ -118,7 +118,7 @@ impl<'m> Receives<'m> {
     /// or too many wait.
     #[inline]
     pub fn due_on(&mut self, peers: &mut Peers, is_idle: bool) {
-        if self.due.len() > LAZY || is_idle && !self.due.is_empty() {
+        if !self.due.is_empty() && (is_idle || self.due.len() > LAZY) {
             self.due_post(peers);
         }
     }
