@@ -1,7 +1,7 @@
 //! What rails say to each other: about keys, and about the end of a connection.
 
 use super::area::SENDS;
-use super::keys::KEYS;
+use super::keys::{KEYS, Note};
 use super::message::{
     AT_CLOSED, IN_ORDER, KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix,
 };
@@ -98,42 +98,30 @@ impl Peers<'_> {
     fn control_send(&mut self, index: usize, what: u8) -> Result<(), Code> {
         let record = &self.all[index];
         let keys = &record.keys;
-        let writer = KeyWords { key: record.token.into(), ..KeyWords::default() };
-        let (kind, place, words, count) = match what {
-            wants::ASK => (Kind::Ask, keys.ask_place, keys.asked, keys.ask_count),
-            wants::TELL => (Kind::Tell, keys.tell_place, keys.told, keys.tell_count),
-            wants::REVOKE => {
-                (Kind::Revoke, keys.revoking.wrapping_sub(1), keys.revoked, keys.revoke_count)
-            }
-            wants::GIVEN_BACK => {
-                (Kind::GivenBack, keys.giving.unwrap_or(0), keys.given, keys.give_count)
-            }
-            wants::DRAIN if record.down == Down::No => (Kind::Drain, IN_ORDER, writer, 0),
-            wants::DRAIN => (Kind::Drain, 0, writer, 0),
+        let words = KeyWords { key: record.token.into(), ..KeyWords::default() };
+        let writer = |place| Note { words, place, count: 0 };
+        let (kind, note) = match what {
+            wants::ASK => (Kind::Ask, keys.asked),
+            wants::TELL => (Kind::Tell, keys.told),
+            wants::REVOKE => (Kind::Revoke, keys.revoked),
+            wants::GIVEN_BACK => (Kind::GivenBack, keys.given),
+            wants::DRAIN if record.down == Down::No => (Kind::Drain, writer(IN_ORDER)),
+            wants::DRAIN => (Kind::Drain, writer(0)),
             // what our closed endpoint had posted has ended for us alone
-            _ if record.ending.is_cut => (Kind::Drained, AT_CLOSED, writer, 0),
-            _ => (Kind::Drained, 0, writer, 0),
+            _ if record.ending.is_cut => (Kind::Drained, writer(AT_CLOSED)),
+            _ => (Kind::Drained, writer(0)),
         };
-        let is_watched = record.is_drain_watched();
-        let prefix = self.prefix(index, kind, place, count).encode();
-        let words = words.encode();
-        let last = (words.as_ptr() as u64, 0);
-        let sent = match what {
-            // SAFETY: bytes on the stack.
-            wants::DRAIN if is_watched => unsafe {
-                self.message_as(index, &[&prefix, &words], last, (Use::Drain, 0))
-            },
-            // SAFETY: as above.
-            _ => unsafe { self.message(index, &[&prefix, &words], last) },
-        };
+        let is_watched = what == wants::DRAIN && record.is_drain_watched();
+        let used = if is_watched { Use::Drain } else { Use::Quiet };
+        let prefix = self.prefix(index, kind, note.place, note.count).encode();
+        let words = note.words.encode();
+        // SAFETY: no bytes behind the words.
+        let sent =
+            unsafe { self.message(index, &[&prefix, &words], (words.as_ptr() as u64, 0), used) };
         if what == wants::DRAIN {
             self.all[index].ending.is_bounced = sent.is_err();
         }
-        sent?;
-        if what == wants::GIVEN_BACK {
-            self.all[index].keys.giving = None;
-        }
-        Ok(())
+        sent
     }
 
     /// Takes a message that is no send and no word.

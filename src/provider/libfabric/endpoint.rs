@@ -5,18 +5,16 @@ use super::area::{Area, CELLS, SENDS};
 use super::choice::offer;
 use super::domain::LibfabricDomain;
 use super::domain::turns::Act;
-use super::probe::socket_of;
 use super::sys::abi::{Context, CqEntry, CqErrEntry};
 use super::sys::numbers as n;
 use super::sys::{
     Code, Cq, Domain, Endpoint, Event, EventQueue, Fabric, Info, Library, Port, Registration,
     Vector,
 };
-use super::{Config, Hello, Limits, OpenError, Step, Traits};
+use super::{Config, Limits, OpenError, Step, Traits};
 use crate::base::carve::{Carver, bytes_for};
 use crate::wire::shared_end::NAME_BYTES_MAX;
 use core::ffi::{CStr, c_void};
-use core::net::SocketAddr;
 use core::ptr::null_mut;
 
 /// Completions that are taken at a time.
@@ -310,13 +308,5 @@ impl<'m> SharedEndpoint<'m> {
     /// Its address, with zeroes behind it, and how long it is.
     pub fn name(&self) -> (Name, usize) {
         (self.name, self.name_bytes)
-    }
-
-    /// Its address, and that of another one of the same provider; `None`: they are no addresses of
-    /// sockets.
-    pub fn ends(&self, other: &Hello) -> Option<[SocketAddr; 2]> {
-        let ends = [&self.name[..self.name_bytes], other.name()];
-        let [ours, theirs] = ends.map(|name| socket_of(self.address_format, name));
-        Some([ours?, theirs?])
     }
 }

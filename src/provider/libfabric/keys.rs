@@ -94,35 +94,36 @@ impl Answer {
     }
 }
 
+/// A question, an answer, or what ends either: of which region, at which place of the asker's, and
+/// how many questions there were with it.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Note {
+    pub words: KeyWords,
+    pub place: u8,
+    pub count: u32,
+}
+
 /// What is asked and said about keys: see [`Answer`] and [`Told`].
 #[derive(Default, Debug)]
 pub struct Questions {
-    /// The region that is asked about, at which place, and how many questions there were with it.
-    pub asked: KeyWords,
-    pub ask_place: u8,
-    pub ask_count: u32,
+    pub asked: Note,
     /// How many messages it had been sent when a look asked it something last.
     pub asked_after: u32,
     /// Whether it has answered a question since it was to be heard.
     pub has_answered: bool,
-    /// The answer that is owed, and to which question.
-    pub told: KeyWords,
-    pub tell_place: u8,
-    pub tell_count: u32,
-    /// What is wanted back from the peer, plus one; 0: nothing. And which question told it of that.
-    pub revoking: u8,
-    pub revoked: KeyWords,
-    pub revoke_count: u32,
-    /// What the peer wants back, likewise.
-    pub giving: Option<u8>,
-    pub given: KeyWords,
-    pub give_count: u32,
+    /// The answer that is owed.
+    pub told: Note,
+    /// Whether something is wanted back from the peer, and what.
+    pub is_revoking: bool,
+    pub revoked: Note,
+    /// What the peer wants back.
+    pub given: Note,
 }
 
 impl Questions {
     /// Whether a question has no answer.
     pub fn is_asked(&self) -> bool {
-        self.asked != KeyWords::default()
+        self.asked.words != KeyWords::default()
     }
 }
 
@@ -193,10 +194,10 @@ impl<'m> Keys<'m> {
             return false;
         }
         let words = KeyWords { key: key.0, ..KeyWords::default() };
-        let count = peer.ask_count.wrapping_add(1);
+        let count = peer.asked.count.wrapping_add(1);
         let asked = Answer { words, state: AnswerState::Asked, count, ..Answer::default() };
         *self.answer(index, place) = asked;
-        (peer.asked, peer.ask_place, peer.ask_count) = (words, place, count);
+        peer.asked = Note { words, place, count };
         if self.asks == 0 {
             // the first of those without an answer says when they are asked again
             self.asked_at = now;
@@ -218,7 +219,7 @@ impl<'m> Keys<'m> {
     /// Nothing is asked of a peer any more.
     pub fn ask_end(&mut self, peer: &mut Questions) {
         if peer.is_asked() {
-            peer.asked = KeyWords::default();
+            peer.asked.words = KeyWords::default();
             self.asks -= 1;
         }
     }
@@ -256,11 +257,10 @@ impl<'m> Keys<'m> {
         if (count.wrapping_sub(last) as i32) < 0 {
             return false; // asked once more, and overtaken by the next one or by what ended this
         }
-        let said = (peer.tell_place, peer.tell_count, peer.told.key);
+        let said = (peer.told.place, peer.told.count, peer.told.words.key);
         // the same question once more: what it got is what the peer holds
         if said != (place, count, key.0) || region == 0 {
-            peer.told = self.tell(index, place, key, count);
-            (peer.tell_place, peer.tell_count) = (place, count);
+            peer.told = Note { words: self.tell(index, place, key, count), place, count };
         }
         true
     }
@@ -283,8 +283,8 @@ impl<'m> Keys<'m> {
     /// The peer has answered; whether that was asked.
     pub fn answered(&mut self, (index, peer): Of, prefix: &Prefix, words: KeyWords) -> bool {
         let (place, count) = (prefix.place, prefix.word);
-        let is_asked = peer.asked.key == words.key && peer.ask_place == place;
-        if !is_asked || peer.ask_count != count {
+        let Note { words: asked, place: at, count: last } = peer.asked;
+        if (asked.key, at, last) != (words.key, place, count) {
             return false;
         }
         self.ask_end(peer);
@@ -298,7 +298,7 @@ impl<'m> Keys<'m> {
     /// overtaken the answer, which is no good any more when it comes.
     pub fn revoked(&mut self, (index, peer): Of, prefix: &Prefix, words: KeyWords) -> bool {
         let (place, count) = (prefix.place, prefix.word);
-        (peer.giving, peer.given, peer.give_count) = (Some(place), words, count);
+        peer.given = Note { words, place, count };
         let answer = self.answer(index, place);
         let is_its = answer.words.key == words.key && answer.count == count;
         match answer.state {
@@ -328,8 +328,8 @@ impl<'m> Keys<'m> {
     /// The peer has given a region back.
     pub fn given_back(&mut self, (index, peer): Of, prefix: &Prefix) {
         let (place, count) = (prefix.place, prefix.word);
-        if peer.revoking == place + 1 && peer.revoke_count == count {
-            peer.revoking = 0;
+        if (peer.revoked.place, peer.revoked.count) == (place, count) {
+            peer.is_revoking = false;
         }
         let told = &mut self.told[index * KEYS + usize::from(place)];
         // a place that was told of something since keeps that
@@ -351,7 +351,7 @@ impl<'m> Keys<'m> {
         for place in 0..KEYS {
             self.release(index, place as u8);
         }
-        peer.revoking = 0;
+        peer.is_revoking = false;
     }
 
     /// Whether a peer can have posted what writes here: it was told of memory of ours.
@@ -365,11 +365,11 @@ impl<'m> Keys<'m> {
         let held = self.told[index * KEYS..][..KEYS].iter().enumerate();
         let mut wanted = held.filter(|(_, it)| it.region != 0 && self.domain.wants(it.region - 1));
         let Some((place, told)) = wanted.next() else { return (false, false) };
-        let is_first = peer.revoking == 0;
+        let is_first = !core::mem::replace(&mut peer.is_revoking, true);
         if is_first {
             let key = self.domain.key_at(told.region - 1).0;
-            (peer.revoking, peer.revoke_count) = (place as u8 + 1, told.count);
-            peer.revoked = KeyWords { key, ..KeyWords::default() };
+            let words = KeyWords { key, ..KeyWords::default() };
+            peer.revoked = Note { words, place: place as u8, count: told.count };
         }
         (true, is_first)
     }

@@ -12,7 +12,7 @@ use super::sys::Code;
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
-use crate::fabric::{CloseError, DownCause, OpId};
+use crate::fabric::DownCause;
 use crate::wire::shared_end::NAME_BYTES_MAX;
 
 /// How long a peer's ops may take to end by themselves after its end, before they are answered for,
@@ -100,17 +100,6 @@ impl<'m> Peers<'m> {
     #[inline]
     pub fn takes_ops(&self, peer: PeerIndex) -> bool {
         self.all.get(peer.as_usize()).is_some_and(Peer::takes_ops)
-    }
-
-    /// Whether something that was posted to a living peer has not ended yet: messages, words, and
-    /// those ops on the peer's memory that `awaits` says.
-    pub fn is_awaiting(&self, peer: PeerIndex, awaits: impl Fn(OpId) -> bool) -> bool {
-        if !self.takes_ops(peer) {
-            return false;
-        }
-        let under_way = self.all[peer.as_usize()].under_way();
-        let mut ops = self.ops(peer.as_usize()).iter().enumerate();
-        ops.any(|(place, op)| under_way >> place & 1 == 1 && (!op.touches || awaits(op.id)))
     }
 
     /// Whether the library may crash when the endpoint is closed: `ofi_rxm` of 1.17 does while a
@@ -337,15 +326,6 @@ impl<'m> Peers<'m> {
         let is_efa = self.endpoint.provider_name() == c"efa" && provider_code == EFA_BAD_DEST_QPN;
         if self.all[index].is_drain_watched() && (code == libc::ECONNREFUSED || is_efa) {
             self.outlast(index, self.posted_for(index));
-        }
-    }
-
-    pub fn closable(&self, peer: PeerIndex) -> Result<(), CloseError> {
-        match self.all.get(peer.as_usize()) {
-            None => Err(CloseError::Stale),
-            Some(record) if record.state == State::Closed => Err(CloseError::Stale),
-            Some(record) if record.ops.in_flight > 0 => Err(CloseError::Busy),
-            Some(_) => Ok(()),
         }
     }
 

@@ -301,13 +301,13 @@ impl Libfabric<'_> {
     pub(super) fn take_early(&mut self, events: &mut Events) {
         let mut is_left = false;
         // the whole queue goes round, so that what is left stays in order
-        for _ in 0..self.receives.early_count() {
-            let Some((cell, bytes)) = self.receives.take_early() else { continue };
-            if events.has_room() {
-                self.received(cell, bytes, events);
-            } else {
+        for _ in 0..self.receives.early.len() {
+            let Some(cell) = self.receives.early.pop() else { break };
+            if !events.has_room() {
                 is_left = true;
-                self.receives.put_early(cell, bytes);
+                self.receives.early.push(cell);
+            } else if let Cell::Early(bytes) = self.receives.cells[cell as usize] {
+                self.received(cell as usize, bytes as usize, events);
             }
         }
         self.receives.early_due = is_left;

@@ -11,7 +11,8 @@ use super::sys::calls::{Ioc, MsgAtomic, MsgRma, RmaIoc, RmaIov};
 use super::sys::{Code, Port, numbers as n};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
-    DownCause, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, PostError, RemoteSpan,
+    DownCause, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, PostError, Posted,
+    RemoteSpan,
 };
 use crate::provider::touch;
 use core::ffi::c_void;
@@ -46,22 +47,6 @@ enum Verb {
     Write(Option<u32>),
     Read,
     Add,
-}
-
-/// What has become of an op.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Took {
-    Done,
-    Pending,
-    /// It is to end with `Key`: nothing was changed.
-    Refused,
-}
-
-/// Where an op stands before anything was changed.
-enum Reach {
-    Found(Far),
-    /// It ends with `Key`.
-    Bad,
 }
 
 impl Peers<'_> {
@@ -147,7 +132,7 @@ impl Peers<'_> {
         };
         let prefix = &prefix.encode()[..prefix.ahead() - head_part.len()];
         // SAFETY: the span's maker vouches for it.
-        let sent = unsafe { self.message(index, &[prefix, head_part], payload) };
+        let sent = unsafe { self.message(index, &[prefix, head_part], payload, Use::Quiet) };
         sent.map_err(|code| self.call_refused(index, code))?;
         let record = &mut self.all[index];
         record.head_sent = *head;
@@ -155,8 +140,9 @@ impl Peers<'_> {
         Ok(())
     }
 
-    /// Sends parts as one message: copied by the call, or put together in staging. [`Code::AGAIN`]
-    /// has changed nothing.
+    /// Sends parts as one message: copied by the call, or put together in staging, with its place
+    /// in the table in use as `used` says. A request to stop is not copied by the call, so that the
+    /// library says how it ends. [`Code::AGAIN`] has changed nothing.
     ///
     /// # Safety
     /// - `last` is valid for reads.
@@ -166,24 +152,7 @@ impl Peers<'_> {
         index: usize,
         parts: &[&[u8]],
         last: (u64, usize),
-    ) -> Result<(), Code> {
-        let inject_max = self.endpoint.traits.inject_max;
-        // SAFETY: the caller's word.
-        unsafe { self.message_as(index, parts, last, (Use::Quiet, inject_max)) }
-    }
-
-    /// The same, of which the library keeps no copy where it is longer than so much: it says how
-    /// such a one has ended, and the place of the op is used so.
-    ///
-    /// # Safety
-    /// - as [`Peers::message`].
-    #[inline(always)]
-    pub unsafe fn message_as(
-        &mut self,
-        index: usize,
-        parts: &[&[u8]],
-        last: (u64, usize),
-        (used, inject_max): (Use, usize),
+        used: Use,
     ) -> Result<(), Code> {
         let ahead: usize = parts.iter().map(|part| part.len()).sum();
         let bytes = ahead + last.1;
@@ -191,7 +160,7 @@ impl Peers<'_> {
         let port = self.endpoint.port(index)?;
         // zeroes would be written for every message
         let mut stack = MaybeUninit::<[u8; INJECT_MAX]>::uninit();
-        let injects = bytes <= inject_max;
+        let injects = bytes <= self.endpoint.traits.inject_max && used != Use::Drain;
         let op = if injects { None } else { Some(self.free_op(index).ok_or(Code::AGAIN)?) };
         let start = match op {
             None => stack.as_mut_ptr() as u64,
@@ -230,7 +199,7 @@ impl Peers<'_> {
     pub fn word_message(&mut self, index: usize, word: u32) -> Result<(), Code> {
         let prefix = self.prefix(index, Kind::Word, 0, word).encode();
         // SAFETY: no bytes behind the prefix.
-        unsafe { self.message(index, &[&prefix], (prefix.as_ptr() as u64, 0)) }?;
+        unsafe { self.message(index, &[&prefix], (prefix.as_ptr() as u64, 0), Use::Quiet) }?;
         self.all[index].sent_count = self.all[index].sent_count.wrapping_add(1);
         Ok(())
     }
@@ -259,49 +228,76 @@ impl Peers<'_> {
         self.has_chores = true;
     }
 
-    /// Where a range of the peer's is, if its key is known; asks if it is not.
+    /// Where a range of the peer's is, if its key is known, and asks if it is not; `None`: nowhere.
     #[inline(always)]
-    fn reach(&mut self, index: usize, span: RemoteSpan, length: u64) -> Result<Reach, PostError> {
+    fn reach(
+        &mut self,
+        index: usize,
+        span: RemoteSpan,
+        length: u64,
+    ) -> Result<Option<Far>, PostError> {
         match self.keys.lookup(index, span.key, span.address, length) {
             Lookup::Found { library_key, start, place } => {
                 let address = self.endpoint.traits.library_address(start, span.address);
-                Ok(Reach::Found(Far { address, key: library_key, place }))
+                return Ok(Some(Far { address, key: library_key, place }));
             }
-            Lookup::Bad => Ok(Reach::Bad),
-            Lookup::Wait => Err(PostError::Again),
-            Lookup::Ask(place) => {
-                self.ask(index, span.key, place);
-                Err(PostError::Again)
-            }
+            Lookup::Bad => return Ok(None),
+            Lookup::Wait => {}
+            Lookup::Ask(place) => self.ask(index, span.key, place),
         }
+        Err(PostError::Again)
     }
 
-    #[inline(never)]
-    pub fn line(
+    /// Posts an op whose bytes lie in staging.
+    #[inline(always)]
+    fn post_staged(
         &mut self,
-        id: OpId,
-        peer: PeerIndex,
+        (id, peer): (OpId, PeerIndex),
         target: RemoteSpan,
-        line: &Line,
-        immediate: Option<u32>,
-    ) -> Result<Took, PostError> {
-        let index = peer.as_usize();
+        bytes: &[u8],
+        verb: Verb,
+        is_loud: bool,
+    ) -> Result<Option<Posted>, PostError> {
+        let (index, length) = (peer.as_usize(), bytes.len() as u64);
         if self.must_wait(index) {
             return Err(PostError::Again);
         }
         let op = self.free_op(index).ok_or(PostError::Again)?;
-        let far = match self.reach(index, target, LINE_BYTES as u64)? {
-            Reach::Found(far) => far,
-            Reach::Bad => return Ok(Took::Refused),
-        };
+        let Some(far) = self.reach(index, target, length)? else { return Ok(None) };
         let address = self.endpoint.area.staging(index * SENDS + op);
         // SAFETY: a place in staging that is free.
-        unsafe { touch::copy_out(line, address) };
+        unsafe { touch::copy_out(bytes, address) };
         let descriptor = self.endpoint.part_descriptor(index);
-        let near = Near { address, length: LINE_BYTES as u64, descriptor, pin: 0 };
+        let near = Near { address, length, descriptor, pin: 0 };
+        self.hand_over((index, op), near, far, verb, (id, is_loud))?;
+        Ok(Some(if is_loud { Posted::Pending } else { Posted::Done }))
+    }
+
+    /// Writes a line, and a word behind it. As of all that posts here, `None`: the op is to end
+    /// with `Key`, and nothing was changed.
+    #[inline(never)]
+    pub fn line(
+        &mut self,
+        op: (OpId, PeerIndex),
+        target: RemoteSpan,
+        line: &Line,
+        immediate: Option<u32>,
+    ) -> Result<Option<Posted>, PostError> {
         let is_loud = !self.endpoint.traits.ordered;
-        self.hand_over((index, op), near, far, Verb::Write(immediate), (id, is_loud))?;
-        Ok(if is_loud { Took::Pending } else { Took::Done })
+        self.post_staged(op, target, line, Verb::Write(immediate), is_loud)
+    }
+
+    #[inline(never)]
+    pub fn add(
+        &mut self,
+        op: &Op,
+        target: RemoteSpan,
+        value: u64,
+    ) -> Result<Option<Posted>, PostError> {
+        if !self.endpoint.has_atomics || !target.address.is_multiple_of(8) {
+            return Err(PostError::Unsupported);
+        }
+        self.post_staged((op.id, op.peer), target, &value.to_ne_bytes(), Verb::Add, true)
     }
 
     #[inline(never)]
@@ -310,7 +306,7 @@ impl Peers<'_> {
         op: &Op,
         target: LocalSpan,
         source: RemoteSpan,
-    ) -> Result<Took, PostError> {
+    ) -> Result<Option<Posted>, PostError> {
         self.post_span(op, target, source, Verb::Read)
     }
 
@@ -321,17 +317,17 @@ impl Peers<'_> {
         span: LocalSpan,
         target: RemoteSpan,
         immediate: Option<u32>,
-    ) -> Result<Took, PostError> {
+    ) -> Result<Option<Posted>, PostError> {
         let index = op.peer.as_usize();
         if self.must_wait(index) {
             return Err(PostError::Again);
         }
         match (span.length().0, immediate) {
-            (0, None) => Ok(Took::Done),
+            (0, None) => Ok(Some(Posted::Done)),
             (0, Some(word)) => {
                 let sent = self.word_message(index, word);
                 sent.map_err(|code| self.call_refused(index, code))?;
-                Ok(Took::Done)
+                Ok(Some(Posted::Done))
             }
             (_, immediate) => self.post_span(op, span, target, Verb::Write(immediate)),
         }
@@ -344,49 +340,21 @@ impl Peers<'_> {
         span: LocalSpan,
         remote: RemoteSpan,
         verb: Verb,
-    ) -> Result<Took, PostError> {
+    ) -> Result<Option<Posted>, PostError> {
         let (index, length) = (op.peer.as_usize(), span.length().0);
         if length > self.endpoint.traits.transfer_max {
             return Err(PostError::Unsupported);
         }
         if length == 0 {
-            return Ok(Took::Done);
+            return Ok(Some(Posted::Done));
         }
         let free = self.free_op(index).ok_or(PostError::Again)?;
-        let far = match self.reach(index, remote, length)? {
-            Reach::Found(far) => far,
-            Reach::Bad => return Ok(Took::Refused),
-        };
+        let Some(far) = self.reach(index, remote, length)? else { return Ok(None) };
         let held = self.endpoint.domain.hold(span.key(), span.address(), length);
-        let Some((region, descriptor)) = held else {
-            return Ok(Took::Refused);
-        };
+        let Some((region, descriptor)) = held else { return Ok(None) };
         let near = Near { address: span.address(), length, descriptor, pin: region + 1 };
         self.hand_over((index, free), near, far, verb, (op.id, true))?;
-        Ok(Took::Pending)
-    }
-
-    #[inline(never)]
-    pub fn add(&mut self, op: &Op, target: RemoteSpan, value: u64) -> Result<Took, PostError> {
-        let index = op.peer.as_usize();
-        if !self.endpoint.has_atomics || !target.address.is_multiple_of(8) {
-            return Err(PostError::Unsupported);
-        }
-        if self.must_wait(index) {
-            return Err(PostError::Again);
-        }
-        let free = self.free_op(index).ok_or(PostError::Again)?;
-        let far = match self.reach(index, target, 8)? {
-            Reach::Found(far) => far,
-            Reach::Bad => return Ok(Took::Refused),
-        };
-        let address = self.endpoint.area.staging(index * SENDS + free);
-        // SAFETY: a place in staging that is free.
-        unsafe { touch::copy_out(&value.to_ne_bytes(), address) };
-        let descriptor = self.endpoint.part_descriptor(index);
-        let near = Near { address, length: 8, descriptor, pin: 0 };
-        self.hand_over((index, free), near, far, Verb::Add, (op.id, true))?;
-        Ok(Took::Pending)
+        Ok(Some(Posted::Pending))
     }
 
     /// Gives an op to the library and keeps its books. A refusal has changed nothing, but may have

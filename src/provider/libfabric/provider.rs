@@ -4,7 +4,6 @@ use super::LibfabricDomain;
 use super::area::RECEIVES;
 use super::endpoint::SharedEndpoint;
 use super::peer::State;
-use super::post::Took;
 use super::rail::Libfabric;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
@@ -16,14 +15,28 @@ use crate::provider::events::Events;
 use crate::provider::touch;
 
 impl Libfabric<'_> {
-    /// What the transport is told of an op.
+    /// What is said of an op; `None`: it ends with `Key`.
     #[inline(always)]
-    fn took(&mut self, peer: PeerIndex, id: OpId, took: Took) -> Result<Posted, PostError> {
-        match took {
-            Took::Done => Ok(Posted::Done),
-            Took::Pending => Ok(Posted::Pending),
-            Took::Refused => self.endings.refuse(&mut self.peers, peer, id),
+    fn posted(
+        &mut self,
+        (id, peer): (OpId, PeerIndex),
+        posted: Option<Posted>,
+    ) -> Result<Posted, PostError> {
+        match posted {
+            Some(posted) => Ok(posted),
+            None => self.endings.refuse(&mut self.peers, peer, id),
         }
+    }
+
+    /// Closes a peer, and discards what it sent and is held, if that is wanted.
+    fn close(&mut self, peer: PeerIndex, discard: bool) -> Result<(), CloseError> {
+        let record = self.peers.all.get(peer.as_usize());
+        let open = record.filter(|it| it.state != State::Closed).ok_or(CloseError::Stale)?;
+        if open.ops.in_flight > 0 {
+            return Err(CloseError::Busy);
+        }
+        self.forget(peer.as_usize(), discard);
+        Ok(())
     }
 }
 
@@ -67,7 +80,7 @@ impl<'m> Provider for Libfabric<'m> {
         let peers = &mut self.peers;
         let record = peers.all.get(op.peer.as_usize()).ok_or(PostError::PeerDown)?;
         let takes_ops = record.takes_ops();
-        let took = match op.kind {
+        let posted = match op.kind {
             OpKind::Fence { generation } if record.state != State::Closed => {
                 return self.endings.fence(peers, op, generation.0);
             }
@@ -78,15 +91,15 @@ impl<'m> Provider for Libfabric<'m> {
                 peers.write_span(op, span, target, immediate)
             }
             OpKind::Write { source: Source::Line(ref line), target, immediate } => {
-                peers.line(op.id, op.peer, target, line, immediate)
+                peers.line((op.id, op.peer), target, line, immediate)
             }
             OpKind::Send { ref head, payload } => {
-                peers.send(op.peer, head, payload).map(|()| Took::Done)
+                peers.send(op.peer, head, payload).map(|()| Some(Posted::Done))
             }
             OpKind::Read { target, source } => peers.read_span(op, target, source),
             OpKind::Add { target, value } => peers.add(op, target, value),
         };
-        self.took(op.peer, op.id, took?)
+        self.posted((op.id, op.peer), posted?)
     }
 
     #[inline]
@@ -116,8 +129,8 @@ impl<'m> Provider for Libfabric<'m> {
         if !self.peers.takes_ops(peer) {
             return Err(PostError::PeerDown);
         }
-        let took = self.peers.line(id, peer, target, line, None)?;
-        self.took(peer, id, took)
+        let posted = self.peers.line((id, peer), target, line, None)?;
+        self.posted((id, peer), posted)
     }
 
     #[inline]
@@ -182,14 +195,10 @@ impl<'m> PeerLife for Libfabric<'m> {
     }
 
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
-        self.peers.closable(peer)?;
-        self.forget(peer.as_usize(), true);
-        Ok(())
+        self.close(peer, true)
     }
 
     fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
-        self.peers.closable(peer)?;
-        self.forget(peer.as_usize(), false);
-        Ok(())
+        self.close(peer, false)
     }
 }

@@ -8,6 +8,7 @@ use super::keys::{Answer, key_place};
 use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{Down, Ending, Peer, Sent, State, Use, wants};
 use super::peers::{DEATH, PATIENCE, Peers};
+use super::probe::socket_of;
 use super::receives::Receives;
 use super::report::{Complaint, ErrorReport, Health};
 use super::silence::{NO_KEY, Silence};
@@ -89,14 +90,14 @@ impl<'m> Libfabric<'m> {
             batch: [CqEntry::NOTHING; BATCH],
             batch_at: 0,
             batch_count: 0,
-            watch: Watch::default(),
+            watch: Watch::new(false),
             silence: Silence::new(config.silence_max),
             flushing: Flushing::NONE,
         };
         let endpoint = &mut rail.peers.endpoint;
         // what was opened so far goes with the rail
         match endpoint.open() {
-            Ok(is_watched) => rail.watch.is_on = is_watched,
+            Ok(is_watched) => rail.watch = Watch::new(is_watched),
             Err((step, code)) => return Err(endpoint.why_not(step, code)),
         }
         endpoint.domain.admit();
@@ -283,7 +284,6 @@ impl<'m> Libfabric<'m> {
         let lost_code = self.peers.health.lost_code;
         self.endpoint_close(false);
         (self.batch_at, self.batch_count) = (0, 0);
-        self.watch.reset();
         self.receives.reset();
         let peers = &mut self.peers;
         for index in 0..peers.all.len() {
@@ -294,7 +294,7 @@ impl<'m> Libfabric<'m> {
         peers.endpoint.domain.admit();
         peers.health.refused = restored.err();
         if let Ok(is_watched) = opened {
-            self.watch.is_on = is_watched;
+            self.watch = Watch::new(is_watched);
             (peers.health.lost_code, peers.health.unheard) = (0, false);
             self.say_closed();
         }
@@ -371,7 +371,12 @@ impl<'m> Libfabric<'m> {
 
     /// The same of messages, words, and those ops on the peer's memory that `awaits` says.
     pub fn is_awaiting(&self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
-        self.peers.is_awaiting(peer, awaits)
+        if !self.peers.takes_ops(peer) {
+            return false;
+        }
+        let under_way = self.peers.all[peer.as_usize()].under_way();
+        let mut ops = self.peers.ops(peer.as_usize()).iter().enumerate();
+        ops.any(|(place, op)| under_way >> place & 1 == 1 && (!op.touches || awaits(op.id)))
     }
 
     /// Whether something is owed to a peer that the next poll says.
@@ -490,7 +495,11 @@ impl<'m> Libfabric<'m> {
     /// The address of its endpoint, and that of another one of the same provider; `None`: they are
     /// no addresses of sockets.
     pub fn ends(&self, other: &Hello) -> Option<[SocketAddr; 2]> {
-        self.peers.endpoint.ends(other)
+        let (format, (name, length)) =
+            (self.peers.endpoint.address_format, self.peers.endpoint.name());
+        let ends = [&name[..length], other.name()];
+        let [ours, theirs] = ends.map(|name| socket_of(format, name));
+        Some([ours?, theirs?])
     }
 }
 

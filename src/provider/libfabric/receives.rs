@@ -47,7 +47,7 @@ pub struct Receives<'m> {
     /// Cells that the library did not take back, or will be handed later.
     due: Fifo<'m, u32>,
     /// Cells whose messages came before their peer was joined.
-    early: Fifo<'m, u32>,
+    pub early: Fifo<'m, u32>,
     /// Whether a peer was joined since early messages were looked at.
     pub early_due: bool,
 }
@@ -118,7 +118,7 @@ impl<'m> Receives<'m> {
     /// or too many wait.
     #[inline]
     pub fn due_on(&mut self, peers: &mut Peers, is_idle: bool) {
-        if self.due.len() > LAZY || is_idle && !self.due.is_empty() {
+        if !self.due.is_empty() && (is_idle || self.due.len() > LAZY) {
             self.due_post(peers);
         }
     }
@@ -143,20 +143,6 @@ impl<'m> Receives<'m> {
     pub fn put_early(&mut self, cell: usize, bytes: usize) {
         self.cells[cell] = Cell::Early(bytes as u32);
         self.early.push(cell as u32);
-    }
-
-    /// How many such messages there are.
-    pub fn early_count(&self) -> usize {
-        self.early.len()
-    }
-
-    /// The next of them, and how long it is.
-    pub fn take_early(&mut self) -> Option<(usize, usize)> {
-        let cell = self.early.pop()? as usize;
-        match self.cells[cell] {
-            Cell::Early(bytes) => Some((cell, bytes as usize)),
-            _ => None,
-        }
     }
 
     /// How many bytes stand before the payload of a cell that a peer's message holds.

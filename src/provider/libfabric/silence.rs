@@ -227,14 +227,14 @@ mod tests {
         assert_eq!(peer.look(Instant(0), &Silence::new(Span(8))), None);
         assert_eq!(peer.look(Instant(1), &Silence::new(Span(8))), None);
         assert!(peer.wants_question(), "looks put no question");
-        peer.keys.asked.key = 7;
+        peer.keys.asked.words.key = 7;
         assert!(!peer.wants_question(), "one is on its way");
     }
 
     #[test]
     fn question_without_an_answer_is_something_that_was_sent() {
         let mut peer = Peer::default();
-        peer.keys.asked.key = 7;
+        peer.keys.asked.words.key = 7;
         assert!(looks(&mut peer, |_| true).is_some());
     }
 

@@ -22,7 +22,7 @@ const FAILURES_APART: Span = Span::millis(1000);
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Watch {
     /// Whether there is a queue of events.
-    pub is_on: bool,
+    is_on: bool,
     /// When events were looked for last.
     looked_at: Instant,
     /// Whether more of them were there.
@@ -34,9 +34,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The endpoint was closed, with what its queues had.
-    pub fn reset(&mut self) {
-        (self.failures, self.has_more) = (0, false);
+    /// Of an endpoint that was opened.
+    pub fn new(is_on: bool) -> Watch {
+        Watch { is_on, ..Watch::default() }
     }
 
     /// A completion has come.
