@@ -5,8 +5,8 @@ mod libfabric_support;
 
 use common::{Pair, Pause, Rejoin};
 use crosstie::base::ids::PeerIndex;
-use crosstie::provider::libfabric::pair::{PairMemory, connect};
 use crosstie::provider::libfabric::{Config, Libfabric, OpenError};
+use libfabric_support::pair::{PairMemory, connect};
 use libfabric_support::{
     LIMITS, Layout, left_behind_remove, let_library_work, reaches_its_own_process, skip,
     strict_config,

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod end;
+pub mod pair;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
@@ -10,11 +11,11 @@ use crosstie::fabric::{
     Completion, Domain, DownCause, LINE_BYTES, LocalSpan, MemoryDomain, MemoryKind, Op, OpId,
     OpKind, PeerLife, Posted, Provider, RailKey, Region, RemoteSpan, Source,
 };
-use crosstie::provider::libfabric::pair::PairMemory;
 use crosstie::provider::libfabric::sys::abi::CqErrEntry;
 use crosstie::provider::libfabric::sys::calls::{MsgRma, RmaIov};
 use crosstie::provider::libfabric::sys::{Code, Endpoint, numbers as n};
 use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits, OpenError, PeerOpenError};
+use pair::PairMemory;
 use std::ffi::{CStr, CString, c_void};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -42,7 +42,6 @@ mod endpoint;
 mod flush;
 mod keys;
 pub mod message;
-pub mod pair;
 mod peer;
 mod peers;
 mod poll;

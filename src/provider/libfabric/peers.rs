@@ -79,11 +79,6 @@ impl<'m> Peers<'m> {
         &self.sent[index * SENDS..][..SENDS]
     }
 
-    /// The same, for changes.
-    pub fn ops_mut(&mut self, index: usize) -> &mut [Sent] {
-        &mut self.sent[index * SENDS..][..SENDS]
-    }
-
     /// A free place of the peer's table of ops.
     #[inline(always)]
     pub fn free_op(&self, index: usize) -> Option<usize> {

@@ -30,18 +30,15 @@ use core::fmt;
 use core::net::SocketAddr;
 
 /// Fences, and ops that were refused for a key, per peer.
-const ASIDES: u32 = 8;
-
-fn asides(limits: &Limits) -> usize {
-    (limits.peers_max * ASIDES) as usize
-}
+const ASIDES: usize = 8;
 
 /// Bytes that [`Libfabric::open`] cuts.
 pub fn bytes(limits: &Limits) -> usize {
+    let peers = limits.peers_max as usize;
     SharedEndpoint::bytes(limits)
         + Peers::bytes(limits)
-        + Receives::bytes(limits.peers_max as usize * CELLS)
-        + bytes_for::<Aside>(asides(limits))
+        + Receives::bytes(peers * CELLS)
+        + bytes_for::<Aside>(peers * ASIDES)
 }
 
 /// What the rail keeps, and the sizes in bytes.
@@ -83,10 +80,11 @@ impl<'m> Libfabric<'m> {
     ) -> Result<Libfabric<'m>, OpenError> {
         check(limits, block.left())?;
         let endpoint = SharedEndpoint::find(block, limits, config)?;
+        let count = limits.peers_max as usize;
         let mut rail = Libfabric {
             peers: Peers::carve(block, endpoint),
-            receives: Receives::carve(block, limits.peers_max as usize * CELLS),
-            endings: Endings::new(block.slice::<Aside>(asides(limits)).expect(ROOM)),
+            receives: Receives::carve(block, count * CELLS),
+            endings: Endings::new(block.slice::<Aside>(count * ASIDES).expect(ROOM)),
             batch: [CqEntry::NOTHING; BATCH],
             batch_at: 0,
             batch_count: 0,
@@ -139,7 +137,7 @@ impl<'m> Libfabric<'m> {
             Peer { state: State::Prepared, token, sends_no_words: cuts_words, ..Peer::default() };
         let ops = &mut peers.all[index].ops;
         (ops.used, ops.left, ops.left_ops) = (used, left, left_ops);
-        for sent in peers.ops_mut(index) {
+        for sent in &mut peers.sent[index * SENDS..][..SENDS] {
             // they were for the peer before: it gave the answers, and this one's are others
             (sent.word, sent.key_place) = (None, 0);
             (sent.touches, sent.is_read) = (false, false);

@@ -1,10 +1,8 @@
-//! Two connected rails in one process, for tests and tools.
+//! Two connected rails in one process.
 
-extern crate std;
-
-use super::{Config, Libfabric, Limits, OpenError, bytes};
-use crate::base::carve::heap::HeapBlock;
-use crate::base::ids::PeerIndex;
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::ids::PeerIndex;
+use crosstie::provider::libfabric::{Config, Libfabric, Limits, OpenError, bytes};
 
 /// What two connected rails stand on. Outlives both.
 pub struct PairMemory {
