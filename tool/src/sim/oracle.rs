@@ -17,6 +17,8 @@ pub struct Sent {
 pub struct Posted {
     /// The tags in order.
     pub tags: Vec<i32>,
+    /// Posted when the connection had ended at its side: it takes what lies there, or ends at once.
+    pub is_late: bool,
 }
 
 /// Who gets what: for each receive of each group the number of its message, if it has one.
@@ -32,12 +34,17 @@ pub struct Pairing {
 pub type Oracle = fn(&[Sent], &[Posted]) -> Pairing;
 
 /// Pairs messages with receives: the oldest group that is not full takes, of the messages in
-/// order, each that fits one of its free receives; then the next group.
+/// order, each that fits one of its free receives; then the next group. A late group holds no other
+/// up.
 pub fn pair(sent: &[Sent], posted: &[Posted]) -> Pairing {
     let mut left: Vec<usize> = (0..sent.len()).collect();
     let mut messages: Vec<Vec<Option<usize>>> =
         posted.iter().map(|group| vec![None; group.tags.len()]).collect();
+    let mut is_held = false;
     for (group, receives) in posted.iter().zip(&mut messages) {
+        if is_held && !group.is_late {
+            continue;
+        }
         let mut at = 0;
         while at < left.len() {
             let tag = sent[left[at]].tag;
@@ -48,9 +55,7 @@ pub fn pair(sent: &[Sent], posted: &[Posted]) -> Pairing {
                 None => at += 1,
             }
         }
-        if receives.iter().any(Option::is_none) {
-            break;
-        }
+        is_held |= !group.is_late && receives.iter().any(Option::is_none);
     }
     Pairing { messages, left }
 }
@@ -62,11 +67,15 @@ mod tests {
     #[test]
     fn later_group_waits_for_the_oldest() {
         let sent = [(5, 0), (1, 0), (2, 0)].map(|(tag, seed)| Sent { tag, length: 0, seed });
-        let groups = [Posted { tags: vec![2, 1] }, Posted { tags: vec![5] }];
+        let posted = |tags: &[i32], is_late| Posted { tags: tags.to_vec(), is_late };
+        let mut groups = vec![posted(&[2, 1], false), posted(&[5], false)];
         let pairing = pair(&sent, &groups);
         assert_eq!(pairing.messages, [vec![Some(2), Some(1)], vec![Some(0)]]);
         let pairing = pair(&sent[..2], &groups);
         assert_eq!(pairing.messages, [vec![None, Some(1)], vec![None]]);
         assert_eq!(pairing.left, [0]);
+        groups.extend([posted(&[7], true), posted(&[5], true)]);
+        let pairing = pair(&sent[..2], &groups);
+        assert_eq!(pairing.messages[1..], [vec![None], vec![None], vec![Some(0)]]);
     }
 }

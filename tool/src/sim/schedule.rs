@@ -242,7 +242,8 @@ mod tests {
 
     /// Takes messages in order, whatever their tags.
     fn tagless(sent: &[Sent], posted: &[Posted]) -> Pairing {
-        let blank = |group: &Posted| Posted { tags: vec![0; group.tags.len()] };
+        let blank =
+            |group: &Posted| Posted { tags: vec![0; group.tags.len()], is_late: group.is_late };
         let sent: Vec<Sent> = sent.iter().map(|sent| Sent { tag: 0, ..*sent }).collect();
         oracle::pair(&sent, &posted.iter().map(blank).collect::<Vec<_>>())
     }
@@ -272,6 +273,13 @@ mod tests {
     #[test]
     fn slots_that_are_written_once_more_spare_those_of_later_groups() {
         run(20_201_413).unwrap();
+    }
+
+    /// Behind the end of a connection a group that nothing had come for ended at once, and the next
+    /// one took what lay there: the oracle still let it wait for the first.
+    #[test]
+    fn group_that_is_posted_behind_the_end_holds_no_other_up() {
+        run(20_976_738).unwrap();
     }
 
     /// Two groups were taken back, and one message came in between: they looked like a run of

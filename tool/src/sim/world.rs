@@ -39,6 +39,8 @@ pub(super) struct GroupRecord {
     pub(super) tags: Vec<i32>,
     pub(super) rooms: Vec<(Buffer, usize)>,
     pub(super) request: RequestId,
+    /// Posted when the connection had ended at this side.
+    pub(super) is_late: bool,
     pub(super) cancel_asked: bool,
     pub(super) outcome: Option<Outcome>,
     /// What the buffers held when the request ended, kept for the oracle.
@@ -69,8 +71,11 @@ impl Direction {
     fn posted(&self) -> (Vec<Posted>, Vec<usize>) {
         let kept: Vec<usize> =
             (0..self.groups.len()).filter(|at| Self::is_kept(&self.groups[*at])).collect();
-        let groups = kept.iter().map(|at| Posted { tags: self.groups[*at].tags.clone() }).collect();
-        (groups, kept)
+        let posted = |at: &usize| {
+            let GroupRecord { tags, is_late, .. } = &self.groups[*at];
+            Posted { tags: tags.clone(), is_late: *is_late }
+        };
+        (kept.iter().map(posted).collect(), kept)
     }
 
     /// Who gets what, and which groups that counts. It is asked at each step, so it is worked out
@@ -299,12 +304,14 @@ impl<'f, 'm> World<'f, 'm> {
                 tag: *tag,
             })
             .collect();
+        let is_late = !self.endpoints[side].is_open(CONNECTION);
         match self.endpoints[side].irecv(CONNECTION, &buffers) {
             Ok(request) => {
                 self.directions[1 - side].groups.push(GroupRecord {
                     tags: tags.to_vec(),
                     rooms,
                     request,
+                    is_late,
                     cancel_asked: false,
                     outcome: None,
                     held: Vec::new(),
