@@ -45,6 +45,8 @@ enum At {
     Read(bool),
     /// A stream copies it into the cell, or out of it.
     Flying(Mark),
+    /// It is where it belongs; there was no room to tell the peer that its cell is free.
+    Owing,
 }
 
 /// The copy that the pieces are of.
@@ -187,6 +189,8 @@ impl Chunks {
                 }
             }
             At::Flying(mark) => self.look(whole, tools, place, mark),
+            At::Owing if chunk.owes => {}
+            At::Owing => self.end(tools, place),
         }
     }
 
@@ -310,7 +314,7 @@ impl Chunks {
         }
         // the peer's cell, if there was one, was given back long ago, or is when there is room
         match self.places[place].owes {
-            true => self.places[place].at = At::Read(false),
+            true => self.places[place].at = At::Owing,
             false => self.end(tools, place),
         }
     }
