@@ -85,6 +85,56 @@ fn without_access_between_gpus_the_owner_copies_out() {
     });
 }
 
+/// The ring for notes has no room now and then: a piece whose bytes were there already, and whose
+/// peer could not be told yet that its cell is free, counted as lost, and the connection ended.
+#[test]
+fn pieces_are_over_although_the_peer_cannot_be_told_yet() {
+    const AT_ONCE: usize = 4;
+    let test = "pieces_are_over_although_the_peer_cannot_be_told_yet";
+    let settings = [("CUDA_DOUBLE_DENY", "0-1"), ("CROSSTIE_WRITE_RING_BYTES", "4096")];
+    with_double(test, &settings, || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let (to_a, to_b) = (pair.to_a, pair.to_b);
+        let mut memories =
+            [Kind::Exported(0), Kind::Exported(0)].map(|it| Memory::new(&pair.a, it));
+        let mut others = [Kind::Exported(1), Kind::Exported(1)].map(|it| Memory::new(&pair.b, it));
+        for round in 0..20 {
+            memories[0].fill(ROOM, round);
+            others[0].fill(ROOM, round + 1);
+            let mut requests = [Vec::new(), Vec::new()];
+            for _ in 0..AT_ONCE {
+                let (room, out) = (memories[1].incoming(ROOM), memories[0].outgoing(ROOM));
+                requests[0].push(submitted(&mut pair.a, |node| node.irecv(to_b, &[room])));
+                requests[0].push(submitted(&mut pair.a, |node| node.isend(to_b, out)));
+                let (room, out) = (others[1].incoming(ROOM), others[0].outgoing(ROOM));
+                requests[1].push(submitted(&mut pair.b, |node| node.irecv(to_a, &[room])));
+                requests[1].push(submitted(&mut pair.b, |node| node.isend(to_a, out)));
+            }
+            // each side by itself for a while, so that the ring to the other is full
+            for _ in 0..30 {
+                for node in [&mut pair.a, &mut pair.b] {
+                    for _ in 0..500 {
+                        node.progress();
+                    }
+                }
+            }
+            let [of_a, of_b] = requests;
+            for request in of_a {
+                assert_eq!(wait_both(&mut pair.a, &mut pair.b, request).result, Ok(()));
+            }
+            for request in of_b {
+                assert_eq!(wait_both(&mut pair.b, &mut pair.a, request).result, Ok(()));
+            }
+            assert!(memories[1].holds(ROOM, round + 1) && others[1].holds(ROOM, round));
+        }
+        memories.into_iter().for_each(|memory| memory.free(&pair.a));
+        others.into_iter().for_each(|memory| memory.free(&pair.b));
+        pair.close();
+        assert_nothing_lives();
+    });
+}
+
 /// Allocating, freeing, mapping and waiting stop all GPUs of a process, or a thread.
 #[test]
 fn messages_make_no_slow_call_once_memory_is_known() {
