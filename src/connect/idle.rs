@@ -157,9 +157,10 @@ impl<M: LinkMemory> Control<M> {
 
     /// The last deadline of a link's attempts, and the oldest of its connections.
     fn attempts_of(&self, index: u32) -> (Option<Instant>, u32) {
-        let all = self.joined(index).map(|at| &self.connections[at as usize]);
-        let deadlines = all.filter(|it| it.is_wanted()).map(|it| it.deadline);
-        (deadlines.max(), self.joined(index).last().unwrap_or(NONE))
+        self.joined(index).fold((None, NONE), |(deadline, _), at| {
+            let it = &self.connections[at as usize];
+            (deadline.max(it.is_wanted().then_some(it.deadline)), at)
+        })
     }
 
     /// A link to the same listener, soon to be dialled. `None`: there is none to be had.
