@@ -1,6 +1,9 @@
 //! The copying kernel (`src/memory/cuda/copy.ptx`) on a real GPU, also while another kernel holds
 //! every multiprocessor, or all but a few threads. Skipped where there is no driver.
 
+#[path = "common/wait.rs"]
+mod wait;
+
 use crosstie::memory::SharedMapping;
 use crosstie::memory::cuda::{
     DeviceBlock, Entered, Gpu, Kernel, Library, Pinned, Program, Progress, Stream, post_word,
@@ -9,10 +12,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use wait::wait_until;
 
-/// What must come, comes within this.
-const WATCHDOG: Duration = Duration::from_secs(600);
 /// Looks at a kernel that must not start.
 const LOOKS: u32 = 200_000;
 /// Bytes of a test's memory; and where its marker stands in pinned memory.
@@ -51,14 +53,6 @@ END:
 }
 \0";
 const HOLDER_THREADS: u32 = 512;
-
-fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
-    let until = Instant::now() + WATCHDOG;
-    while !has_come() {
-        assert!(Instant::now() < until, "{what} has not come");
-        std::thread::yield_now();
-    }
-}
 
 unsafe extern "C" {
     fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;

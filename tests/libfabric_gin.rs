@@ -14,16 +14,15 @@ use crosstie::host::settings::environment;
 use cuda_support::driver::{cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
 use cuda_support::steps::{BLOCK, POSIX, create, map, ok, on};
 use cuda_support::with_double;
-use libfabric_support::{Layout, counts, strict, strict_environment, wait_until};
+use libfabric_support::wait::{WATCHDOG, wait_until};
+use libfabric_support::{Layout, counts, strict, strict_environment};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
 
 const RANKS: usize = 2;
 const BYTES: usize = 1 << 20;
 const ROUNDS: u64 = 3;
-const WATCHDOG: Duration = Duration::from_secs(600);
 
 /// What lies at a device address.
 fn read<const N: usize>(address: u64) -> [u8; N] {

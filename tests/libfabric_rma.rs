@@ -12,7 +12,8 @@ use crosstie::host::rma::{Comm, Listener, Memory, Opening, Side, Signal, Target,
 use crosstie::host::{DeviceKind, MemoryOptions, Options};
 use crosstie::transport::Limits;
 use host_support::pair::alone;
-use libfabric_support::{Layout, counts, strict, strict_environment, wait_until};
+use libfabric_support::wait::wait_until;
+use libfabric_support::{Layout, counts, strict, strict_environment};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -39,7 +39,6 @@ struct Member {
 }
 
 const LATE: c_int = 110;
-const WATCHDOG: Duration = Duration::from_secs(600);
 
 unsafe extern "C" fn gather(
     context: *mut c_void,

@@ -1,6 +1,7 @@
 //! One end of a connection whose other end is in another process: the two tell each other by pipes
 //! what they must know.
 
+use super::wait::WATCHDOG;
 use super::{BLOCK_BYTES, LIMITS, PEER, left_behind_remove, register, skip};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::{Bytes, Instant};
@@ -12,13 +13,11 @@ use crosstie::provider::libfabric::{Config, Hello, Libfabric, bytes};
 use std::ffi::CString;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// Says in a child over which provider.
 pub const WHICH: &str = "XTIE_LIBFABRIC_CHILD";
 /// Says in a child how many bytes of memory each end registers, if not [`BLOCK_BYTES`].
 const BYTES: &str = "XTIE_LIBFABRIC_BYTES";
-const PATIENCE: Duration = Duration::from_secs(600);
 const NOTHING: Completion =
     Completion::Immediate { peer: crosstie::base::ids::PeerIndex(99), immediate: 0 };
 /// How many words of 64 bits each side tells of its block.
@@ -126,7 +125,7 @@ impl End {
         let id = OpId(self.next_id);
         self.next_id += 1;
         let start = std::time::Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < WATCHDOG {
             match self.rail.post(&Op { id, peer: PEER, kind }, self.now) {
                 Ok(Posted::Pending) => return Some(id),
                 Ok(Posted::Done) => {
@@ -157,7 +156,7 @@ impl End {
     pub fn until(&mut self, what: &str, is_so: impl Fn(&End) -> bool) {
         let start = std::time::Instant::now();
         while !is_so(self) {
-            assert!(start.elapsed() < PATIENCE, "{what}, never; last: {:?}", self.seen.last());
+            assert!(start.elapsed() < WATCHDOG, "{what}, never; last: {:?}", self.seen.last());
             self.poll_politely();
         }
     }

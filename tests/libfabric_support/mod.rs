@@ -3,6 +3,8 @@
 
 pub mod end;
 pub mod pair;
+#[path = "../common/wait.rs"]
+pub mod wait;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
@@ -20,11 +22,10 @@ use std::ffi::{CStr, CString, c_void};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
-use std::time::{self, Duration};
+use std::time::Duration;
+use wait::WATCHDOG;
 
 pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
-/// How long what must come is waited for.
-const PATIENCE: Duration = Duration::from_secs(600);
 pub const BLOCK_BYTES: usize = 1 << 20;
 pub const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
 const HEADER: &str = "/usr/include/rdma/fabric.h";
@@ -33,15 +34,6 @@ const HEADER: &str = "/usr/include/rdma/fabric.h";
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
     println!("SKIP: {why}");
-}
-
-/// Waits for what is to come of itself. Panics when it does not.
-pub fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
-    let until = time::Instant::now() + PATIENCE;
-    while !has_come() {
-        assert!(time::Instant::now() < until, "{what} has not come");
-        std::thread::yield_now();
-    }
 }
 
 /// Removes files of libfabric's shm provider that a killed process has left behind, whose number
@@ -358,7 +350,7 @@ impl World {
         let id = OpId(self.next_id);
         self.next_id += 1;
         let start = std::time::Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < WATCHDOG {
             match self.rails[side].post(&Op { id, peer, kind }, self.now) {
                 Ok(Posted::Pending) => return Some(id),
                 Ok(Posted::Done) => {
@@ -432,7 +424,7 @@ impl World {
     /// Polls until something is so.
     pub fn until(&mut self, what: &str, is_so: impl Fn(&World) -> bool) {
         let start = std::time::Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < WATCHDOG {
             if is_so(self) {
                 return;
             }
@@ -535,7 +527,7 @@ impl World {
         self.seen = [Vec::new(), Vec::new()];
         let mut sent = [false; 2];
         let start = std::time::Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < WATCHDOG {
             for side in [0, 1] {
                 let payload = self.local(side, 0, 64);
                 let op = Op { id: OpId(1), peer, kind: OpKind::Send { head: [1; 32], payload } };

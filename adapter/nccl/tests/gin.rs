@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use wait::{WATCHDOG, wait_until};
 
 #[path = "gin/bad_input.rs"]
 mod bad_input;
@@ -27,13 +27,13 @@ mod copies;
 mod hosts;
 #[path = "gin/self_puts.rs"]
 mod self_puts;
+#[path = "../../../tests/common/wait.rs"]
+mod wait;
 
 const RANK: &str = "GIN_RANK";
 const RANKS: &str = "GIN_RANKS";
 const VERSION: &str = "GIN_VERSION";
 const FOLDER: &str = "GIN_FOLDER";
-/// What must come, comes within this.
-const WATCHDOG: Duration = Duration::from_secs(600);
 /// A window holds a part for each rank; each part is over the size that self puts are staged in.
 const PART: usize = 1_500_000;
 const SIGNALS: c_int = 8;
@@ -129,14 +129,6 @@ fn is_child() -> bool {
 
 fn number(name: &str) -> usize {
     std::env::var(name).unwrap().parse().unwrap()
-}
-
-fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
-    let until = Instant::now() + WATCHDOG;
-    while !has_come() {
-        assert!(Instant::now() < until, "{what} has not come");
-        std::thread::yield_now();
-    }
 }
 
 fn word(address: u64) -> &'static AtomicU64 {

@@ -17,6 +17,8 @@ mod interfaces;
 mod memory;
 #[path = "rma/table.rs"]
 mod table;
+#[path = "../../../tests/common/wait.rs"]
+mod wait;
 #[path = "rma/world.rs"]
 mod world;
 

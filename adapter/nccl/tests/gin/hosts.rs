@@ -381,7 +381,7 @@ fn put_with_a_signal_to_another_host_is_measured() {
     let remote = Address { key, offset: 0 };
     let mut times = Vec::new();
     for round in 1..=ROUNDS {
-        let start = Instant::now();
+        let start = std::time::Instant::now();
         for turn in 0..2 {
             if turn == rank.device.rank {
                 wait_until("room in a queue", || queue.has_room());

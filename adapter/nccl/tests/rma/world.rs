@@ -2,6 +2,7 @@
 
 use super::cuda_support::library_path;
 use super::table::{End, Raise, Table};
+pub use super::wait::wait_until;
 use crosstie_nccl::abi::Logger;
 use crosstie_nccl::abi::table::Pointer;
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
@@ -14,8 +15,6 @@ const HOST_NUMBER: &str = "RMA_HOST";
 const LAYOUT: &str = "RMA_LAYOUT";
 const VERSION: &str = "RMA_VERSION";
 const FOLDER: &str = "RMA_FOLDER";
-/// What must come, comes within this.
-pub const WATCHDOG: Duration = Duration::from_secs(600);
 
 /// How ranks are spread, and how they reach each other.
 #[derive(Copy, Clone)]
@@ -163,14 +162,6 @@ pub fn each_rank(story: impl Fn(Place) + Sync) {
             scope.spawn(move || story(place));
         }
     });
-}
-
-pub fn wait_until(what: &str, mut has_come: impl FnMut() -> bool) {
-    let until = Instant::now() + WATCHDOG;
-    while !has_come() {
-        assert!(Instant::now() < until, "{what} has not come");
-        std::thread::yield_now();
-    }
 }
 
 /// Gives bytes to all ranks, and takes theirs; of a round that has a name.
