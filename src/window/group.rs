@@ -434,8 +434,8 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(rank, error)))
     }
 
-    /// Why an operation that counts as applied was refused, if it was. Of many that were refused at
-    /// a time, those between them may be said to be, too; none is left out.
+    /// Why an operation that counts as applied was refused, if it was. Of one that 1024 others came
+    /// after: if it may have been.
     pub fn refusal_of(&self, ticket: Ticket) -> Option<WindowError> {
         Some(self.lanes.get(ticket.rank() as usize)?.heard.of(ticket.number())?.into())
     }
@@ -457,6 +457,13 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
             return lane.heard.of_get(ticket.number()).map_or(Ok(true), |why| Err(why.into()));
         }
         lane.failed.map_or(Ok(false), |error| Err(WindowError::Failed(ticket.rank(), error)))
+    }
+
+    /// The same; an error also where its rank is known to have refused it, as it is after a flush.
+    pub fn has_ended(&self, ticket: Ticket) -> Result<bool, WindowError> {
+        let has_ended = self.is_local_done(ticket)?;
+        let refusal = self.refusal_of(ticket).filter(|_| has_ended);
+        refusal.map_or(Ok(has_ended), Err)
     }
 
     /// Asks a rank to say when all that was issued to it has taken effect, and whether it has; then

@@ -150,7 +150,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     /// Through which of the peer's records all have taken effect here.
     fn applied_here(&self) -> u64 {
         let arriving = self.arriving.front().map_or(u64::MAX, |arriving| arriving.number);
-        let refused = self.refusals.front().map_or(u64::MAX, |refused| refused.first);
+        let refused = self.refusals.first().unwrap_or(u64::MAX);
         self.taken.min(arriving - 1).min(refused - 1)
     }
 

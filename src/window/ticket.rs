@@ -34,15 +34,23 @@ pub enum After {
     /// The same. Where the rank has refused this operation, or one between it and the add, it
     /// refuses the add, too. Gets do not count.
     Success(Ticket),
+    /// The same of all operations that came after this one; after none, of all.
+    SuccessSince(Ticket),
 }
 
 impl After {
     /// How many records before an add it needs, where `issued` are before it. As many as fit the
     /// field stand for all. `None`: the operation is none of those with `rank`.
     pub(super) fn needs(self, rank: u32, issued: u64) -> Option<u16> {
-        let After::Success(ticket) = self else { return Some(0) };
-        let is_one = ticket.rank() == rank && (1..=issued).contains(&ticket.number());
-        is_one.then(|| u16::try_from(issued + 1 - ticket.number()).unwrap_or(u16::MAX))
+        let (ticket, itself) = match self {
+            After::Nothing | After::All => return Some(0),
+            After::Success(ticket) => (ticket, 1),
+            After::SuccessSince(ticket) => (ticket, 0),
+        };
+        let number = ticket.number();
+        let is_one = ticket.rank() == rank && (1..=issued).contains(&number);
+        let is_good = is_one || (itself == 0 && ticket == Ticket::default());
+        is_good.then(|| u16::try_from(issued + itself - number).unwrap_or(u16::MAX))
     }
 }
 
@@ -65,6 +73,9 @@ mod tests {
         assert_eq!((needs(0, 7), needs(8, 7)), (None, None));
         assert_eq!(After::Success(Ticket::new(2, 7)).needs(3, 7), None);
         assert_eq!((After::All.needs(3, 7), After::Nothing.needs(3, 7)), (Some(0), Some(0)));
+        let since = |number, issued| After::SuccessSince(Ticket::new(3, number)).needs(3, issued);
+        assert_eq!((since(7, 7), since(5, 7), since(8, 7)), (Some(0), Some(2), None));
+        assert_eq!(After::SuccessSince(Ticket::default()).needs(3, 7), Some(7));
         for (first, number) in [(7, 8), (5, 8), (1, 65_535)] {
             let needs = needs(first, number - 1).unwrap();
             assert_eq!(first_needed(number, needs), first);

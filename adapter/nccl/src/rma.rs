@@ -101,6 +101,7 @@ fn fault_of(error: RmaError) -> Fault {
         RmaError::Window(WindowError::Freed) => Fault::Remote,
         RmaError::Window(WindowError::Memory | WindowError::OutcomeUnknown) => Fault::System,
         RmaError::Window(_) => Fault::Argument,
+        RmaError::Refused(refused) => fault_of(RmaError::Window(refused.why)),
         RmaError::Full => Fault::Internal,
     }
 }
@@ -223,7 +224,11 @@ impl Coll {
     /// How a request stands.
     #[inline]
     pub fn test(&self, request: u64) -> Result<bool, Fault> {
-        self.0.comm.test(request).map_err(|error| self.0.fails("test", error))
+        self.0.comm.test(request).map_err(|error| match error {
+            // the ranks go on
+            RmaError::Refused(_) => fault("request", error),
+            _ => self.0.fails("test", error),
+        })
     }
 
     /// Makes progress.

@@ -15,6 +15,8 @@ mod hosts;
 mod interfaces;
 #[path = "rma/memory.rs"]
 mod memory;
+#[path = "rma/refused.rs"]
+mod refused;
 #[path = "rma/table.rs"]
 mod table;
 #[path = "../../../tests/common/wait.rs"]

@@ -24,7 +24,7 @@ use crate::connect::group::Group as Meeting;
 use crate::fabric::MemoryKind;
 use crate::hca::completion::Syndrome;
 use crate::host::error::DeregisterError;
-use crate::host::group::board::Board;
+use crate::host::group::board::{Board, News};
 use crate::host::group::jobs::{Before, JobId, Jobs, Until, Work};
 use crate::host::group::{Bootstrap, BootstrapError, Group, GroupOptions};
 use crate::host::{Endpoint, Options};
@@ -451,12 +451,12 @@ impl Hosts {
 
     /// Tells all ranks that this one has failed.
     pub fn tell_failure(&mut self) {
-        self.board.tell();
+        self.board.tell(News::Failed);
     }
 
     /// A rank that has told so.
     pub fn told_failure(&self) -> Option<usize> {
-        self.board.told().map(|rank| rank as usize)
+        self.board.told(News::Failed).map(|rank| rank as usize)
     }
 
     /// How many operations with a rank have not ended.

@@ -1,5 +1,5 @@
-//! A word at each rank for each other one, which a rank raises when it has failed in a way that its
-//! peers cannot see: their connections with it stand.
+//! A word at each rank for each other one, which a rank raises when it has failed, or an operation
+//! of its, in a way that its peers cannot see: their connections with it stand.
 
 extern crate std;
 
@@ -30,6 +30,34 @@ pub enum BoardError {
     Missing(u32),
 }
 
+/// What a rank tells.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum News {
+    /// It has failed.
+    Failed,
+    /// An operation of its was refused; it goes on.
+    Refused,
+}
+
+impl News {
+    const COUNT: usize = 2;
+
+    /// What a word grows by: each has a half of it.
+    const fn value(self) -> u64 {
+        match self {
+            News::Failed => 1,
+            News::Refused => 1 << 32,
+        }
+    }
+
+    const fn is_in(self, word: u64) -> bool {
+        match self {
+            News::Failed => word as u32 != 0,
+            News::Refused => word >> 32 != 0,
+        }
+    }
+}
+
 /// The board of one rank. It is dropped after its endpoint has closed.
 #[derive(Debug)]
 pub struct Board {
@@ -49,7 +77,7 @@ impl Board {
     /// *Errors*: as the kernel refuses memory.
     pub fn new(rank: u32, ranks: u32) -> Result<Board, Errno> {
         let memory = Reserve::create(((u64::from(ranks) + 1) * WORD) as usize)?;
-        let jobs = Jobs::new(ranks as usize, 2 * ranks as usize);
+        let jobs = Jobs::new(ranks as usize, 2 * News::COUNT * ranks as usize);
         Ok(Board { rank, ranks, memory, region: None, window: None, jobs })
     }
 
@@ -106,32 +134,29 @@ impl Board {
         unsafe { &*self.memory.start().cast::<AtomicU64>().add(at as usize) }
     }
 
-    /// Tells all ranks, this one too, that this one has failed. Once, however often it is called.
-    pub fn tell(&mut self) {
-        let Some(window) = self.window else { return };
-        if self.word(1 + self.rank).load(Ordering::Relaxed) != 0 {
+    /// Tells all ranks, this one too, of this one. Once, however often it is called.
+    pub fn tell(&mut self, news: News) {
+        let (Some(window), value) = (self.window, news.value()) else { return };
+        if news.is_in(self.word(1 + self.rank).load(Ordering::Relaxed)) {
             return; // this rank alone writes there
         }
         for at in [1 + self.rank, 0] {
-            self.word(at).fetch_add(1, Ordering::Relaxed); // nothing is ordered by it
+            self.word(at).fetch_add(value, Ordering::Relaxed); // nothing is ordered by it
             for rank in (0..self.ranks).filter(|rank| *rank != self.rank) {
                 let offset = u64::from(at) * WORD;
-                let add =
-                    Work::Add { window, offset, value: 1, after: Before::Known(After::Nothing) };
+                let add = Work::Add { window, offset, value, after: Before::Known(After::Nothing) };
                 // there are as many places as adds
                 let _ = self.jobs.push(rank, add, Until::Applied);
             }
         }
     }
 
-    /// A rank that has told that it has failed.
+    /// A rank that has told this.
     #[inline]
-    pub fn told(&self) -> Option<u32> {
-        if self.word(0).load(Ordering::Relaxed) == 0 {
-            return None;
-        }
+    pub fn told(&self, news: News) -> Option<u32> {
+        let is_told = |at: u32| news.is_in(self.word(at).load(Ordering::Relaxed));
         // its own word may come later
-        (0..self.ranks).find(|rank| self.word(1 + rank).load(Ordering::Relaxed) != 0)
+        is_told(0).then(|| (0..self.ranks).find(|rank| is_told(1 + rank)))?
     }
 
     /// Issues what is to be told; whether anything moved.

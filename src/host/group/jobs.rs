@@ -48,9 +48,17 @@ pub enum Work {
 pub enum Before {
     /// What a group knows.
     Known(After),
-    /// All that was issued to the rank before. Where the operation that was pushed to the rank last
-    /// is refused, or cannot be issued, the add fails, too.
-    Last,
+    /// All that was issued to the rank before, as [`Jobs::so_far`] says it.
+    SoFar(SoFar),
+}
+
+/// What had ended of the operations with a rank at some time.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct SoFar {
+    /// All through this one.
+    ended: Ticket,
+    /// How many could not be issued.
+    unissued: u64,
 }
 
 /// When it ends.
@@ -83,8 +91,18 @@ pub struct Jobs {
     waiting: Vec<VecDeque<u32>>,
     /// What was issued and has not ended.
     issued: Vec<u32>,
-    /// By rank, how the last operation was issued.
-    last: Vec<Result<Ticket, WindowError>>,
+    ranks: Vec<Rank>,
+    failures: u64,
+}
+
+/// What is known of the operations with a rank.
+#[derive(Copy, Clone, Default, Debug)]
+struct Rank {
+    /// The last one that took effect.
+    ended: Ticket,
+    /// How many could not be issued, and why the last one could not.
+    unissued: u64,
+    why: Option<WindowError>,
 }
 
 impl Jobs {
@@ -95,8 +113,22 @@ impl Jobs {
             free: (0..capacity as u32).rev().collect(),
             waiting: (0..ranks).map(|_| VecDeque::with_capacity(capacity)).collect(),
             issued: Vec::with_capacity(capacity),
-            last: (0..ranks).map(|_| Ok(Ticket::default())).collect(),
+            ranks: (0..ranks).map(|_| Rank::default()).collect(),
+            failures: 0,
         }
+    }
+
+    /// For an add that is pushed next: it fails where something with its rank is refused, or cannot
+    /// be issued, that was pushed before and has not ended now.
+    pub fn so_far(&self, rank: u32) -> Before {
+        let Rank { ended, unissued, .. } = self.ranks[rank as usize];
+        Before::SoFar(SoFar { ended, unissued })
+    }
+
+    /// How many operations have failed.
+    #[inline]
+    pub const fn failures(&self) -> u64 {
+        self.failures
     }
 
     /// Takes an operation; `None`: as many are taken as there is room for, or there is no such
@@ -116,7 +148,7 @@ impl Jobs {
         endpoint: &mut Endpoint,
     ) -> bool {
         let mut any = self.issue(group, endpoint);
-        let rows = &mut self.rows;
+        let (rows, ranks, failures) = (&mut self.rows, &mut self.ranks, &mut self.failures);
         self.issued.retain(|row| {
             let State::Issued(ticket, until) = rows[*row as usize] else { return false };
             let ended = match until {
@@ -126,8 +158,13 @@ impl Jobs {
             if ended == Ok(false) {
                 return true;
             }
-            let refusal = group.refusal_of(ticket).filter(|_| until == Until::Applied);
-            let ended = ended.and(refusal.map_or(Ok(ticket), Err));
+            let mut ended = ended.map(|_| ticket);
+            if until == Until::Applied && ended.is_ok() {
+                ended = group.refusal_of(ticket).map_or(ended, Err);
+                let rank = &mut ranks[ticket.rank() as usize];
+                rank.ended = rank.ended.max(ticket);
+            }
+            *failures += u64::from(ended.is_err());
             rows[*row as usize] = State::Ended(ended);
             any = true;
             false
@@ -142,21 +179,22 @@ impl Jobs {
         endpoint: &mut Endpoint,
     ) -> bool {
         let mut any = false;
-        for (waiting, last) in self.waiting.iter_mut().zip(&mut self.last) {
+        for (waiting, of) in self.waiting.iter_mut().zip(&mut self.ranks) {
             while let Some(row) = waiting.front().copied() {
                 let State::Waits(rank, work, until) = self.rows[row as usize] else { break };
-                let issued = issue(group, endpoint, (rank, *last), work);
-                if issued == Err(WindowError::Again) {
-                    break;
-                }
-                *last = issued;
-                self.rows[row as usize] = match issued {
-                    Ok(ticket) => State::Issued(ticket, until),
-                    Err(error) => State::Ended(Err(error)),
+                self.rows[row as usize] = match issue(group, endpoint, (rank, of), work) {
+                    Err(WindowError::Again) => break,
+                    Ok(ticket) => {
+                        self.issued.push(row);
+                        State::Issued(ticket, until)
+                    }
+                    Err(error) => {
+                        of.unissued += 1;
+                        of.why = Some(error);
+                        self.failures += 1;
+                        State::Ended(Err(error))
+                    }
                 };
-                if issued.is_ok() {
-                    self.issued.push(row);
-                }
                 waiting.pop_front();
                 any = true;
             }
@@ -191,7 +229,7 @@ impl Jobs {
 fn issue(
     group: &mut group::Group<'static, Handle>,
     endpoint: &mut Endpoint,
-    (rank, last): (u32, Result<Ticket, WindowError>),
+    (rank, of): (u32, &Rank),
     work: Work,
 ) -> Result<Ticket, WindowError> {
     match work {
@@ -203,7 +241,10 @@ fn issue(
         Work::Add { window, offset, value, after } => {
             let after = match after {
                 Before::Known(after) => after,
-                Before::Last => After::Success(last?),
+                Before::SoFar(SoFar { ended, unissued }) => match of.why {
+                    Some(why) if of.unissued != unissued => return Err(why),
+                    _ => After::SuccessSince(ended),
+                },
             };
             group.add((window, rank), offset, value, after)
         }

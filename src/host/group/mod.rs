@@ -438,7 +438,7 @@ impl Group {
         Ok(())
     }
 
-    /// Waits until the local buffer of an operation may be used again.
+    /// Waits until the local buffer of an operation may be used again: [`group::Group::has_ended`].
     pub fn wait_local(
         &mut self,
         endpoint: &mut Endpoint,
@@ -446,7 +446,7 @@ impl Group {
         timeout: Option<Time>,
     ) -> Result<(), WaitError> {
         self.wait(endpoint, timeout, |group| {
-            let done = group.is_local_done(ticket)?;
+            let done = group.has_ended(ticket)?;
             Ok(if done { Flushed::Done } else { Flushed::Waiting(ticket.rank()) })
         })
     }

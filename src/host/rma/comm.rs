@@ -219,7 +219,9 @@ impl Comm {
         Ok(row.map(|row| name(target.list, row)))
     }
 
-    /// How a request stands, with progress for all; one that has ended is forgotten.
+    /// How a request stands, with progress for all; one that has ended is forgotten. One that was
+    /// refused fails alone ([`RmaError::Refused`]): others go on, and [`Comm::failure`] says so at
+    /// all ranks.
     #[inline]
     pub fn test(&self, request: u64) -> Result<bool, RmaError> {
         let number = request.checked_sub(1).ok_or(RmaError::Argument("the request"))?;

@@ -4,18 +4,18 @@ extern crate std;
 
 use super::error::RmaError;
 use super::listener::{Opened, WINDOWS_MAX};
-use super::requests::Requests;
+use super::requests::{Requests, Word};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
 use crate::host::group::Group;
-use crate::host::group::board::Board;
-use crate::host::group::jobs::{Before, Until, Work};
+use crate::host::group::board::{Board, News};
+use crate::host::group::jobs::Work;
 use crate::host::{MemoryOptions, Shared};
 use crate::memory::Reserve;
 use crate::memory::probe::clock_ns;
 use crate::transport::RequestError;
 use crate::window::group::Flushed;
-use crate::window::{After, Local, Span, WindowError};
+use crate::window::{Local, Span, WindowError};
 use std::vec::Vec;
 
 /// How long an end waits for operations under way.
@@ -120,18 +120,19 @@ impl Core {
     /// The same, or that a rank has told that it has failed: its requests come no more.
     pub fn check_all(&self) -> Result<(), RmaError> {
         self.check()?;
-        self.board.told().map_or(Ok(()), |rank| Err(RmaError::Told(rank)))
+        self.board.told(News::Failed).map_or(Ok(()), |rank| Err(RmaError::Told(rank)))
     }
 
     /// Tells all ranks that this one has failed, unless another one was the first.
     pub fn tell(&mut self) {
-        if self.board.told().is_none() {
-            self.board.tell();
+        if self.board.told(News::Failed).is_none() {
+            self.board.tell(News::Failed);
             self.step();
         }
     }
 
-    /// The first error of a connection, or what the communicator was given up for.
+    /// The first error of a connection, what the communicator was given up for, or that a rank has
+    /// told of an operation that was refused.
     pub fn failure(&self) -> Option<RmaError> {
         let failed = || {
             let (rank, error) = self.group.as_ref()?.view().failed()?;
@@ -139,7 +140,8 @@ impl Core {
             let is_lost = error != RequestError::PeerClosed;
             is_lost.then_some(RmaError::Window(WindowError::Failed(rank, error)))
         };
-        self.check_all().err().or_else(failed)
+        let refused = || self.board.told(News::Refused).map(RmaError::Told);
+        self.check_all().err().or_else(failed).or_else(refused)
     }
 
     /// Makes progress; whether anything happened.
@@ -374,16 +376,14 @@ impl Core {
     ) -> Result<usize, RmaError> {
         self.check()?;
         let Target { list, context, rank } = target;
-        // a put to the own rank says when the bytes are there
-        let until = if rank == self.rank { Until::Applied } else { Until::Local };
         let put = match bytes {
             0 => None,
             _ => {
                 let (window, local) = (self.remote(to, rank, bytes)?, self.local(from, bytes)?);
-                Some((Work::Put { window, offset: to.offset, local }, until))
+                Some(Work::Put { window, offset: to.offset, local })
             }
         };
-        let add = match signal {
+        let word = match signal {
             None => None,
             Some(Signal { at, value }) => {
                 if !at.offset.is_multiple_of(size_of::<u64>() as u64) {
@@ -392,16 +392,11 @@ impl Core {
                     ));
                 }
                 let window = self.remote(at, rank, size_of::<u64>() as u64)?;
-                // a signal of a put that is refused is not raised
-                let after = match put {
-                    Some(_) => Before::Last,
-                    None => Before::Known(After::All),
-                };
-                Some((Work::Add { window, offset: at.offset, value, after }, until))
+                Some(Word { window, offset: at.offset, value })
             }
         };
         self.told_behind(target)?;
-        self.list(list)?.push((context, rank), [put, add])
+        self.list(list)?.push((context, rank), put, word)
     }
 
     /// Queues a get; the row of its request.
@@ -417,11 +412,11 @@ impl Core {
             0 => None,
             _ => {
                 let (window, local) = (self.remote(from, rank, bytes)?, self.local(to, bytes)?);
-                Some((Work::Get { window, offset: from.offset, local }, Until::Local))
+                Some(Work::Get { window, offset: from.offset, local })
             }
         };
         self.told_behind(target)?;
-        self.list(list)?.push((context, rank), [get, None])
+        self.list(list)?.push((context, rank), get, None)
     }
 
     /// Queues a flush of gets; the row of its request, or `None`: there is nothing to wait for.
@@ -431,10 +426,14 @@ impl Core {
         self.list(target.list)?.flush(target.context, target.rank)
     }
 
-    /// How a request stands.
+    /// How a request stands. All ranks are told where it was refused.
     pub fn test(&mut self, list: usize, row: usize) -> Result<bool, RmaError> {
         self.check_all()?;
-        self.list(list)?.test(row)
+        let ended = self.list(list)?.test(row);
+        if let Err(RmaError::Refused(_)) = ended {
+            self.board.tell(News::Refused);
+        }
+        ended
     }
 
     // ---- the end

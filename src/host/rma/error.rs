@@ -9,6 +9,71 @@ use crate::memory::Errno;
 use crate::window::WindowError;
 use core::fmt;
 
+/// What of a request was refused. Offsets are in the peer's memory.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum What {
+    /// Its put; a signal of it was not raised.
+    Put {
+        /// How many bytes.
+        bytes: u64,
+        /// Where they go.
+        offset: u64,
+    },
+    /// Its get.
+    Get {
+        /// How many bytes.
+        bytes: u64,
+        /// Where they come from.
+        offset: u64,
+    },
+    /// Its signal.
+    Signal {
+        /// Where the word is.
+        offset: u64,
+    },
+    /// The signal was not raised, since a put before it was refused.
+    Behind {
+        /// Where the word is.
+        offset: u64,
+    },
+    /// Nothing of the flush, but a get that it waits for.
+    Flush,
+}
+
+/// A request that was refused, by the owner of the memory or before it was sent.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Refused {
+    /// What of it.
+    pub what: What,
+    /// Its context, in its list.
+    pub context: u32,
+    /// The rank that it is with.
+    pub rank: u32,
+    /// Why.
+    pub why: WindowError,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refused { what, context, rank, why } = self;
+        match what {
+            What::Put { bytes, offset } => write!(f, "the put of {bytes} bytes at {offset}")?,
+            What::Get { bytes, offset } => write!(f, "the get of {bytes} bytes at {offset}")?,
+            What::Signal { offset } | What::Behind { offset } => {
+                write!(f, "the signal at {offset}")?
+            }
+            What::Flush => f.write_str("the flush")?,
+        }
+        write!(f, " with rank {rank} in context {context}")?;
+        f.write_str(match what {
+            What::Put { .. } | What::Get { .. } | What::Signal { .. } => " was refused: ",
+            What::Behind { .. } => " was not raised, since a put before it was refused: ",
+            What::Flush => " waits for a get that was refused: ",
+        })?;
+        why.fmt(f)
+    }
+}
+
 /// Why something of this room does not work.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum RmaError {
@@ -24,6 +89,8 @@ pub enum RmaError {
     Register(MemoryError),
     /// An operation on a window was refused, or has failed.
     Window(WindowError),
+    /// This request was refused; others go on.
+    Refused(Refused),
     /// That rank did not come to a call that all ranks make.
     Missing(u32),
     /// That rank could not take part; its own log says why.
@@ -47,6 +114,7 @@ impl fmt::Display for RmaError {
             RmaError::System(error) => error.fmt(f),
             RmaError::Register(error) => write!(f, "the memory is refused: {error}"),
             RmaError::Window(error) => error.fmt(f),
+            RmaError::Refused(refused) => refused.fmt(f),
             RmaError::Missing(rank) => write!(f, "rank {rank} did not come in time"),
             RmaError::Rank(rank) => write!(f, "rank {rank} could not take part; see its log"),
             RmaError::Told(rank) => write!(f, "rank {rank} has failed; see its log"),

@@ -16,7 +16,7 @@
 //! | What | When |
 //! |---|---|
 //! | a signal is seen | all that its rank issued to that rank before is there |
-//! | a put has ended | its source may be used again; of one to the own rank, the bytes are there |
+//! | a put has ended well | the bytes are there, and its source may be used again |
 //! | a get has ended | the bytes are there |
 //! | a flush has ended | the gets of the same context and rank that came before have ended |
 
@@ -29,5 +29,5 @@ mod tend;
 
 pub use self::core::{Memory, Side, Signal, Target};
 pub use comm::{Comm, Opening};
-pub use error::RmaError;
+pub use error::{Refused, RmaError, What};
 pub use listener::Listener;

@@ -3,11 +3,12 @@
 
 extern crate std;
 
-use super::error::RmaError;
+use super::error::{Refused, RmaError, What};
+use crate::base::slab::Handle;
 use crate::host::Endpoint;
 use crate::host::group::Group;
-use crate::host::group::jobs::{JobId, Jobs, Until, Work};
-use crate::window::WindowError;
+use crate::host::group::jobs::{Before, JobId, Jobs, Until, Work};
+use crate::window::{After, WindowError};
 use std::vec;
 use std::vec::Vec;
 
@@ -16,15 +17,54 @@ pub const EACH: usize = 64;
 /// Jobs of a request: the bytes, and the signal.
 const PARTS: usize = 2;
 
+/// A word that grows behind the bytes of a request.
+#[derive(Copy, Clone, Debug)]
+pub struct Word {
+    /// The window that it lies in.
+    pub window: Handle,
+    /// Where in it.
+    pub offset: u64,
+    /// By how much.
+    pub value: u64,
+}
+
+impl Word {
+    fn add(self, after: Before) -> Work {
+        let Word { window, offset, value } = self;
+        Work::Add { window, offset, value, after }
+    }
+}
+
 /// One request.
 #[derive(Copy, Clone, Debug, Default)]
 struct Row {
-    /// What has not ended of it.
+    /// Its number among those of its lane.
+    order: u64,
+    /// Where its bytes lie at the peer, and how many.
+    bytes: (u64, u64),
+    signal: Option<Word>,
+    /// The signal was refused for an operation that is no concern of its lane, and issued again.
+    is_again: bool,
+    /// What has not ended of it: the bytes, and the signal.
     parts: [Option<JobId>; PARTS],
     /// Gets that a flush waits for, a bit for each place.
     gets: u64,
-    /// The first error of a part.
-    error: Option<WindowError>,
+    /// A put before it was refused, and its user has been told since.
+    behind: Option<WindowError>,
+    /// What has failed of it first.
+    error: Option<(Part, WindowError)>,
+}
+
+/// What fails of a request.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Part {
+    Put,
+    Get,
+    Signal,
+    /// A signal, since a put before it was refused.
+    Behind,
+    /// A flush, since a get before it was refused.
+    Flush,
 }
 
 /// The requests towards one rank of one context, a bit for each place.
@@ -32,12 +72,23 @@ struct Row {
 struct Lane {
     used: u64,
     gets: u64,
+    /// Of those that are used, puts and gets that were refused.
+    puts_failed: u64,
+    gets_failed: u64,
+    /// How many there were.
+    count: u64,
 }
 
 /// The requests of a set of contexts.
+///
+/// A signal covers the puts of its lane that came before, however NCCL splits them. Where one was
+/// refused of which the user had not been told, the signal is not raised. The owner sees to that by
+/// the records between; where it was another lane's that it refused, the signal is issued again.
 #[derive(Debug)]
 pub struct Requests {
     jobs: Jobs,
+    /// Failures of jobs that were taken in.
+    failures: u64,
     ranks: usize,
     lanes: Vec<Lane>,
     rows: Vec<Row>,
@@ -50,6 +101,7 @@ impl Requests {
         let rows = lanes * EACH;
         Requests {
             jobs: Jobs::new(ranks, rows * PARTS),
+            failures: 0,
             ranks,
             lanes: vec![Lane::default(); lanes],
             rows: vec![Row::default(); rows],
@@ -67,42 +119,68 @@ impl Requests {
         lane.ok_or(RmaError::Argument("the context"))
     }
 
-    /// Queues the parts of an operation; its row.
+    /// Queues a put or a get, a signal, or both; the row.
     pub fn push(
         &mut self,
         (context, rank): (usize, u32),
-        parts: [Option<(Work, Until)>; PARTS],
+        transfer: Option<Work>,
+        signal: Option<Word>,
     ) -> Result<usize, RmaError> {
         let lane = self.lane_of(context, rank)?;
+        self.failures_take();
         let place = (!self.lanes[lane].used).trailing_zeros() as usize;
         if place >= EACH {
             return Err(RmaError::Full);
         }
-        let row = lane * EACH + place;
-        self.rows[row] = Row::default();
-        for (at, part) in parts.into_iter().enumerate() {
-            let Some((work, until)) = part else { continue };
-            if matches!(work, Work::Get { .. }) {
+        let order = self.lanes[lane].count;
+        let (bytes, until) = match transfer {
+            Some(Work::Put { offset, local, .. }) => ((offset, local.length), Until::Applied),
+            Some(Work::Get { offset, local, .. }) => {
                 self.lanes[lane].gets |= 1 << place;
+                ((offset, local.length), Until::Local)
             }
-            // there is a row of `jobs` for each part
-            let job = self.jobs.push(rank, work, until).ok_or(RmaError::Full)?;
-            self.rows[row].parts[at] = Some(job);
+            Some(Work::Add { .. }) | None => ((0, 0), Until::Applied),
+        };
+        let mut row = Row { order, bytes, signal, ..Row::default() };
+        // before the transfer, which it needs, too
+        let so_far = self.jobs.so_far(rank);
+        // there is a row of `jobs` for each part
+        if let Some(work) = transfer {
+            row.parts[0] = Some(self.jobs.push(rank, work, until).ok_or(RmaError::Full)?);
+        }
+        let failed = self.first(lane, self.lanes[lane].puts_failed);
+        match (signal, failed) {
+            (Some(_), Some(why)) => row.error = Some((Part::Behind, why)),
+            (Some(word), None) => {
+                let add = self.jobs.push(rank, word.add(so_far), Until::Applied);
+                row.parts[1] = Some(add.ok_or(RmaError::Full)?);
+            }
+            (None, _) => {}
         }
         self.lanes[lane].used |= 1 << place;
-        Ok(row)
+        self.lanes[lane].count += 1;
+        self.rows[lane * EACH + place] = row;
+        Ok(lane * EACH + place)
     }
 
     /// Queues a flush; its row, or `None` where there is no get to wait for.
     pub fn flush(&mut self, context: usize, rank: u32) -> Result<Option<usize>, RmaError> {
         let lane = self.lane_of(context, rank)?;
-        let gets = self.lanes[lane].gets;
-        if gets == 0 {
+        self.failures_take();
+        let Lane { gets, gets_failed, .. } = self.lanes[lane];
+        if gets | gets_failed == 0 {
             return Ok(None);
         }
-        let row = self.push((context, rank), [None, None])?;
+        let row = self.push((context, rank), None, None)?;
         self.rows[row].gets = gets;
+        self.rows[row].error = self.first(lane, gets_failed).map(|why| (Part::Flush, why));
         Ok(Some(row))
+    }
+
+    /// Why the first of some places has failed, if there is one.
+    fn first(&self, lane: usize, places: u64) -> Option<WindowError> {
+        let rows = bits(places).map(|place| &self.rows[lane * EACH + place]);
+        Some(rows.min_by_key(|row| row.order)?.error?.1)
     }
 
     /// Issues what has room, and finds ends; whether anything moved.
@@ -110,39 +188,100 @@ impl Requests {
         self.jobs.step(group.inner(), endpoint)
     }
 
+    /// Takes in what has failed, of each lane in the order of its requests: a signal asks for what
+    /// came before it.
+    #[inline]
+    fn failures_take(&mut self) {
+        if self.failures != self.jobs.failures() {
+            self.failures = self.jobs.failures();
+            (0..self.lanes.len()).for_each(|lane| self.lane_look(lane));
+        }
+    }
+
+    #[cold]
+    fn lane_look(&mut self, lane: usize) {
+        let mut left = self.lanes[lane].used;
+        while let Some(place) = bits(left).min_by_key(|at| self.rows[lane * EACH + at].order) {
+            left &= !(1 << place);
+            self.look(lane * EACH + place);
+        }
+    }
+
     /// Takes in the ends of a row's parts; whether all have ended.
     fn look(&mut self, row: usize) -> bool {
         let (lane, place) = (row / EACH, row % EACH);
-        let it = &mut self.rows[row];
-        for part in &mut it.parts {
-            let Some(job) = *part else { continue };
-            if let Some(outcome) = self.jobs.outcome(job) {
-                *part = None;
-                it.error = it.error.or(outcome.err());
+        for part in 0..PARTS {
+            let Some(job) = self.rows[row].parts[part] else { continue };
+            let Some(outcome) = self.jobs.outcome(job) else { continue };
+            self.rows[row].parts[part] = None;
+            match outcome {
+                Ok(()) => {}
+                Err(error) if part == 0 => self.transfer_failed(row, error),
+                Err(error) => self.signal_failed(row, error),
             }
         }
-        let has_ended = it.parts.iter().all(Option::is_none);
+        let has_ended = self.rows[row].parts.iter().all(Option::is_none);
         if has_ended && self.lanes[lane].gets & 1 << place != 0 {
             self.get_ended(lane, place);
         }
         has_ended
     }
 
+    fn transfer_failed(&mut self, row: usize, error: WindowError) {
+        let (lane, place) = (&mut self.lanes[row / EACH], row % EACH);
+        let is_get = lane.gets & 1 << place != 0;
+        let failed = if is_get { &mut lane.gets_failed } else { &mut lane.puts_failed };
+        *failed |= 1 << place;
+        self.rows[row].error = Some((if is_get { Part::Get } else { Part::Put }, error));
+    }
+
+    fn signal_failed(&mut self, row: usize, error: WindowError) {
+        let (lane, it) = (row / EACH, self.rows[row]);
+        let is_before = |place: &usize| self.rows[lane * EACH + place].order < it.order;
+        let before = bits(self.lanes[lane].puts_failed).filter(is_before);
+        let before = before.fold(0, |all, place| all | 1 << place);
+        let behind = it.behind.or_else(|| self.first(lane, before));
+        let is_lost = matches!(error, WindowError::Failed(..));
+        let failed = match (it.signal, behind) {
+            // its own put has
+            _ if it.error.is_some() => return,
+            (_, Some(why)) if !is_lost => (Part::Behind, why),
+            (Some(word), None) if !is_lost && !it.is_again => {
+                let add = word.add(Before::Known(After::All));
+                self.rows[row].is_again = true;
+                // the row of `jobs` has just become free
+                let rank = (lane % self.ranks) as u32;
+                self.rows[row].parts[1] = self.jobs.push(rank, add, Until::Applied);
+                return;
+            }
+            _ => (Part::Signal, error),
+        };
+        self.rows[row].error = Some(failed);
+    }
+
     /// No flush waits for a get that has ended: its place may get another.
     fn get_ended(&mut self, lane: usize, place: usize) {
+        let failed = self.rows[lane * EACH + place].error;
         self.lanes[lane].gets &= !(1 << place);
         for row in &mut self.rows[lane * EACH..(lane + 1) * EACH] {
-            row.gets &= !(1 << place);
+            if row.gets & 1 << place != 0 {
+                row.gets &= !(1 << place);
+                row.error = row.error.or(failed.map(|(_, why)| (Part::Flush, why)));
+            }
         }
     }
 
     /// How a request stands; one that has ended is free again.
+    ///
+    /// *Errors*: [`RmaError::Refused`] of this request alone, [`RmaError::Window`] where its
+    /// connection has failed.
     pub fn test(&mut self, row: usize) -> Result<bool, RmaError> {
         let (lane, place) = (row / EACH, row % EACH);
         let is_used = self.lanes.get(lane).is_some_and(|lane| lane.used & 1 << place != 0);
         if !is_used {
             return Err(RmaError::Argument("the request"));
         }
+        self.failures_take();
         for get in bits(self.rows[row].gets) {
             self.look(lane * EACH + get);
         }
@@ -151,13 +290,41 @@ impl Requests {
         }
         self.lanes[lane].used &= !(1 << place);
         match self.rows[row].error {
-            Some(error) => Err(error.into()),
             None => Ok(true),
+            Some((_, error @ WindowError::Failed(..))) => Err(error.into()),
+            Some((part, why)) => Err(RmaError::Refused(self.tell(row, part, why))),
         }
+    }
+
+    /// The user hears of a failure: what is issued from now on does not depend on it.
+    fn tell(&mut self, row: usize, part: Part, why: WindowError) -> Refused {
+        let (lane, it) = (row / EACH, self.rows[row]);
+        let bit = 1 << (row % EACH);
+        if self.lanes[lane].puts_failed & bit != 0 {
+            for place in bits(self.lanes[lane].used) {
+                let row = &mut self.rows[lane * EACH + place];
+                let is_behind = row.order > it.order && row.parts[1].is_some();
+                row.behind = row.behind.or(is_behind.then_some(why));
+            }
+        }
+        self.lanes[lane].puts_failed &= !bit;
+        self.lanes[lane].gets_failed &= !bit;
+        let (offset, bytes) = it.bytes;
+        let signal = it.signal.map_or(0, |signal| signal.offset);
+        let what = match part {
+            Part::Put => What::Put { bytes, offset },
+            Part::Get => What::Get { bytes, offset },
+            Part::Signal => What::Signal { offset: signal },
+            Part::Behind => What::Behind { offset: signal },
+            Part::Flush => What::Flush,
+        };
+        let (context, rank) = ((lane / self.ranks) as u32, (lane % self.ranks) as u32);
+        Refused { what, context, rank, why }
     }
 
     /// Whether nothing of it is under way any more.
     pub fn has_ended(&mut self) -> bool {
+        self.failures_take();
         let mut all = true;
         for lane in 0..self.lanes.len() {
             for place in bits(self.lanes[lane].used) {

@@ -190,7 +190,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         table: &mut Table<'_>,
         reaches_device: impl Fn() -> bool,
     ) {
-        while let Some(Refused { first, last, why }) = self.refusals.front().copied() {
+        while let Some(Refused { first, last, why }) = self.refusals.front() {
             if !self.outbox.has_room(EMPTY.frame_bytes()) {
                 return;
             }

@@ -3,8 +3,8 @@
 use super::memory::{Area, Kind};
 use super::table::{ADD, CUDA, HOST};
 use super::world::{
-    HOSTS, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child, play,
-    start, wait_until,
+    HOSTS, Layout, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child,
+    play, play_to_the_end, start, threads, wait_until,
 };
 use crosstie::base::hash::fnv1a;
 use std::ffi::c_int;
@@ -15,13 +15,9 @@ const SOON: (&str, &str) = ("CROSSTIE_CONNECT_TIMEOUT_MS", "1500");
 /// For both hosts.
 const BOTH_SOON: [&[(&str, &str)]; 2] = [&[SOON], &[SOON]];
 
-/// Threads of the plugin that stand.
-fn threads() -> Vec<String> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
-    let names = tasks.filter_map(name).map(|name| name.trim().to_string());
-    names.filter(|name| name.starts_with("crosstie")).collect()
-}
+/// Tables and layouts that show a rule.
+const ENOUGH: [(usize, Layout); 5] =
+    [(11, THREADS), (14, THREADS), (11, TCP), (13, PROCESSES), (15, HOSTS)];
 
 /// A request that was refused, or that ends with an error.
 fn fails(rank: &Rank, request: Result<*mut std::ffi::c_void, c_int>) {
@@ -80,21 +76,7 @@ fn operations_out_of_range(rank: &mut Rank) {
 #[test]
 fn operations_out_of_range_are_refused() {
     const TEST: &str = "bad_input::operations_out_of_range_are_refused";
-    play_to_the_end(TEST, operations_out_of_range);
-}
-
-/// Plays a story at whose end the communicator has failed, and is closed.
-fn play_to_the_end(test: &str, story: fn(&mut Rank)) {
-    if is_child() {
-        return each_rank(|place| {
-            story(&mut Rank::open(place).expect("the ranks come together"));
-            wait_until("the end of the plugin's threads", || threads().is_empty());
-        });
-    }
-    for (version, layout) in [(11, THREADS), (14, THREADS), (11, TCP), (13, PROCESSES), (15, HOSTS)]
-    {
-        all_succeed(test, start(test, version, &layout, &[]));
-    }
+    play_to_the_end(TEST, &ENOUGH, operations_out_of_range);
 }
 
 /// One rank raises a signal that does not exist. All others hear of it, each in the calls that NCCL
@@ -123,7 +105,7 @@ fn one_signal_out_of_range(rank: &mut Rank) {
 #[test]
 fn signal_out_of_range_is_an_error_of_all_ranks() {
     const TEST: &str = "bad_input::signal_out_of_range_is_an_error_of_all_ranks";
-    play_to_the_end(TEST, one_signal_out_of_range);
+    play_to_the_end(TEST, &ENOUGH, one_signal_out_of_range);
 }
 
 /// Memory that one rank cannot register is refused at all; the next is registered.

@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const HOST_NUMBER: &str = "RMA_HOST";
@@ -141,6 +142,28 @@ pub fn play(test: &str, versions: &[usize], layouts: &[Layout], story: fn(&mut R
     }
 }
 
+/// Plays a story at whose end the communicator has failed, and is closed.
+pub fn play_to_the_end(test: &str, rounds: &[(usize, Layout)], story: fn(&mut Rank)) {
+    if is_child() {
+        return each_rank(|place| {
+            story(&mut Rank::open(place).expect("the ranks come together"));
+            wait_until("the end of the plugin's threads", || threads().is_empty());
+        });
+    }
+    for (version, layout) in rounds {
+        let what = format!("{test} with v{version}, {}", layout.name);
+        all_succeed(&what, start(test, *version, layout, &[]));
+    }
+}
+
+/// Threads of the plugin that stand.
+pub fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    let names = tasks.filter_map(name).map(|name| name.trim().to_string());
+    names.filter(|name| name.starts_with("crosstie")).collect()
+}
+
 /// Where a rank is.
 #[derive(Copy, Clone, Debug)]
 pub struct Place {
@@ -206,7 +229,17 @@ unsafe extern "C" fn log(
     text: *const c_char,
 ) {
     // SAFETY: a text that ends with a zero.
-    eprintln!("{}", unsafe { CStr::from_ptr(text) }.to_string_lossy());
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    eprintln!("{text}");
+    LINES.lock().unwrap().push(text);
+}
+
+/// What the ranks of this process have logged.
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// How many lines were logged that have these words.
+pub fn said(words: &str) -> usize {
+    LINES.lock().unwrap().iter().filter(|line| line.contains(words)).count()
 }
 
 fn logger() -> Option<Logger> {
