@@ -699,6 +699,74 @@ fn read_only_freed_and_missing_parts_are_refused() {
     });
 }
 
+/// Puts, signals and gets to a part that stays and to one that was freed, in turn: each ticket says
+/// how its own was taken, and no signal of one that was refused grows.
+#[test]
+fn each_ticket_tells_whether_its_own_operation_was_refused() {
+    const EACH: u64 = 40;
+    run(HOST, 2, |me| {
+        let group = me.group;
+        let (stays, goes) = (me.exchanged(8192, 0), me.exchanged(8192, 0));
+        stays.fill(0, &[7; 4096]);
+        if me.rank == 1 {
+            free(me, &goes);
+        }
+        me.barrier(&stays);
+        if me.rank == 0 {
+            let mut tickets = Vec::new();
+            for at in 0..EACH {
+                let put = |to: &Window, signal: Option<u32>| {
+                    let bytes = if at % 2 == 0 { 8 } else { 4000 };
+                    let transfer = stays.transfer(0, bytes, 4096, 1);
+                    // SAFETY: structures of ours.
+                    me.issue(|ticket| unsafe {
+                        match signal {
+                            None => xtie_window_put(group, to.window, &transfer, ticket),
+                            Some(id) => xtie_window_put_signal(
+                                group,
+                                to.window,
+                                &transfer,
+                                &add(id, 1),
+                                ticket,
+                            ),
+                        }
+                    })
+                };
+                tickets.push((put(&goes, Some(0)), XTIE_ERR_WINDOW_FREED));
+                tickets.push((put(&stays, None), XTIE_OK));
+                tickets.push((put(&goes, None), XTIE_ERR_WINDOW_FREED));
+                tickets.push((put(&stays, Some(0)), XTIE_OK));
+                // SAFETY: as above.
+                let signal = me.issue(|ticket| unsafe {
+                    xtie_window_signal(group, goes.window, 1, &add(0, 1), ticket)
+                });
+                tickets.push((signal, XTIE_ERR_WINDOW_FREED));
+            }
+            // SAFETY: as above.
+            expect(unsafe { xtie_group_flush(group, 1, 0) }, XTIE_ERR_WINDOW_FREED);
+            for (at, (ticket, expected)) in tickets.into_iter().enumerate() {
+                let mut done = 0;
+                // SAFETY: as above.
+                let tested = unsafe { xtie_group_test_local(group, ticket, &mut done) };
+                assert_eq!(tested, expected as c_int, "operation {at}");
+                assert_eq!(done == 1, expected == XTIE_OK, "operation {at}");
+                // SAFETY: as above.
+                expect(unsafe { xtie_group_wait_local(group, ticket, 0) }, expected);
+            }
+            // SAFETY: as above.
+            me.ok(unsafe { xtie_group_flush(group, 1, 0) });
+        }
+        me.barrier(&stays);
+        if me.rank == 1 {
+            let mut sum = 0;
+            // SAFETY: as above.
+            me.ok(unsafe { xtie_window_read_signal(group, stays.window, 0, &mut sum) });
+            assert_eq!(sum, EACH);
+        }
+        me.barrier(&stays);
+    });
+}
+
 fn free(me: &Rank, window: &Window) {
     // SAFETY: one thread.
     let mut result = unsafe { xtie_window_free(me.group, window.window) };

@@ -1,10 +1,11 @@
 //! What must fail does so at every rank, within the deadline, and leaves nothing behind.
 
 use super::memory::{Area, Kind};
-use super::table::{ADD, CUDA, HOST};
+use super::table::{ADD, CUDA, HOST, Table};
 use super::world::{
-    HOSTS, Layout, PROCESSES, Rank, TCP, THREADS, acquainted, all_succeed, each_rank, is_child,
-    play, play_to_the_end, start, threads, wait_until,
+    HOSTS, Layout, PROCESSES, Rank, TCP, THREADS, THREE, THREE_TCP, acquainted, acquainted_by,
+    all_succeed, each_rank, is_child, leaves_nothing, play, play_to_the_end, start, threads,
+    vanish_when_it_says, wait_until,
 };
 use crosstie::base::hash::fnv1a;
 use std::ffi::c_int;
@@ -12,12 +13,12 @@ use std::ffi::c_int;
 /// A deadline that a test can wait for.
 const SOON: (&str, &str) = ("CROSSTIE_CONNECT_TIMEOUT_MS", "1500");
 
-/// For both hosts.
-const BOTH_SOON: [&[(&str, &str)]; 2] = [&[SOON], &[SOON]];
+/// For all hosts.
+const ALL_SOON: [&[(&str, &str)]; 3] = [&[SOON]; 3];
 
 /// Tables and layouts that show a rule.
-const ENOUGH: [(usize, Layout); 5] =
-    [(11, THREADS), (14, THREADS), (11, TCP), (13, PROCESSES), (15, HOSTS)];
+const ENOUGH: [(usize, Layout); 6] =
+    [(11, THREADS), (14, THREADS), (11, TCP), (13, PROCESSES), (14, THREE), (15, HOSTS)];
 
 /// A request that was refused, or that ends with an error.
 fn fails(rank: &Rank, request: Result<*mut std::ffi::c_void, c_int>) {
@@ -82,7 +83,7 @@ fn operations_out_of_range_are_refused() {
 /// One rank raises a signal that does not exist. All others hear of it, each in the calls that NCCL
 /// makes: the progress function, a test, and the question for the last error.
 fn one_signal_out_of_range(rank: &mut Rank) {
-    let area = Area::new(Kind::Private, 4096, rank.own());
+    let area = Area::new(Kind::Host, 4096, rank.own());
     let name = rank.register(area.at(), area.number());
     let none = (0, std::ptr::null_mut());
     let by = (rank.coll, rank.context, 0);
@@ -136,7 +137,7 @@ fn memory_that_one_rank_cannot_register_is_refused_by_all() {
 fn rank_that_does_not_connect_is_an_error_of_the_others() {
     const TEST: &str = "bad_input::rank_that_does_not_connect_is_an_error_of_the_others";
     if is_child() {
-        return each_rank(|place| {
+        return leaves_nothing(true, |place| {
             if place.rank == 1 {
                 let (table, init, listener, _) = acquainted(place);
                 super::world::gather(place, "over", &[]);
@@ -146,52 +147,57 @@ fn rank_that_does_not_connect_is_an_error_of_the_others() {
                 assert!(Rank::open(place).is_err());
                 super::world::gather(place, "over", &[]);
             }
-            wait_until("the end of the plugin's threads", || threads().is_empty());
         });
     }
-    for (version, layout) in [(11, PROCESSES), (14, TCP), (15, HOSTS)] {
-        all_succeed(TEST, start(TEST, version, &layout, &BOTH_SOON));
+    for (version, layout) in [(11, PROCESSES), (14, TCP), (15, HOSTS), (13, THREE), (14, THREE_TCP)]
+    {
+        all_succeed(TEST, start(TEST, version, &layout, &ALL_SOON));
     }
 }
 
-/// A process that ends while the others wait for it, connecting or registering.
+/// A process that ends while the others wait for it: before it connects, when its first connection
+/// stands, or before it registers.
 #[test]
 fn rank_that_vanishes_is_an_error_of_the_others() {
     const TEST: &str = "bad_input::rank_that_vanishes_is_an_error_of_the_others";
     const WHEN: &str = "RMA_VANISHES";
     if is_child() {
-        return each_rank(|place| match std::env::var(WHEN).as_deref() {
-            Ok("connect") if place.rank == 1 => {
+        let when = std::env::var(WHEN).unwrap();
+        return leaves_nothing(false, |place| {
+            if place.rank == 1 && when != "register" {
+                if when == "connecting" {
+                    vanish_when_it_says(": connected ");
+                    assert!(Rank::open(place).is_err());
+                }
                 acquainted(place);
                 std::process::abort();
             }
-            Ok("connect") => assert!(Rank::open(place).is_err()),
-            _ => {
-                let mut rank = Rank::open(place).expect("the ranks come together");
-                let area = Area::new(Kind::Host, 4096, place.rank);
-                let name = rank.register(area.at(), HOST);
-                rank.meet();
-                if place.rank == 1 {
-                    std::process::abort();
-                }
-                assert!(rank.table.register(rank.coll, area.at(), HOST).is_err());
-                let none = (0, std::ptr::null_mut());
-                let raise = Some(((0, name), 1, ADD));
-                let by = (rank.coll, rank.context, 0);
-                fails(&rank, rank.table.put(by, (none, 0, none), 1, raise));
-                assert!(rank.table.has_failed(rank.context) || !rank.table.has_gets());
-                rank.end(&[name]);
-                wait_until("the end of the plugin's threads", || threads().is_empty());
+            if when != "register" {
+                return assert!(Rank::open(place).is_err());
             }
+            let mut rank = Rank::open(place).expect("the ranks come together");
+            let area = Area::new(Kind::Host, 4096, place.rank);
+            let name = rank.register(area.at(), HOST);
+            rank.meet();
+            if place.rank == 1 {
+                std::process::abort();
+            }
+            assert!(rank.table.register(rank.coll, area.at(), HOST).is_err());
+            let none = (0, std::ptr::null_mut());
+            let raise = Some(((0, name), 1, ADD));
+            let by = (rank.coll, rank.context, 0);
+            fails(&rank, rank.table.put(by, (none, 0, none), 1, raise));
+            assert!(rank.table.has_failed(rank.context) || !rank.table.has_gets());
+            rank.end(&[name]);
         });
     }
-    for when in ["connect", "register"] {
-        for (version, layout) in [(11, PROCESSES), (14, TCP)] {
+    for when in ["connect", "connecting", "register"] {
+        for (version, layout) in [(11, PROCESSES), (14, TCP), (15, THREE), (13, THREE_TCP)] {
             let more: &[(&str, &str)] = &[SOON, (WHEN, when)];
-            let mut children = start(TEST, version, &layout, &[more, more]);
+            let mut children = start(TEST, version, &layout, &[more; 3]);
             let gone = children.remove(1).wait_with_output().unwrap();
             assert!(!gone.status.success());
-            all_succeed(&format!("{TEST}, {when}"), children);
+            all_succeed(&format!("{TEST}, {when} with v{version}, {}", layout.name), children);
         }
     }
 }
@@ -229,7 +235,7 @@ fn end_does_not_wait_for_a_peer_that_is_stopped() {
         });
     }
     for (version, layout) in [(14, PROCESSES), (15, TCP)] {
-        let mut children = start(TEST, version, &layout, &BOTH_SOON);
+        let mut children = start(TEST, version, &layout, &ALL_SOON);
         let mut stopped = children.remove(1);
         all_succeed(TEST, children);
         stopped.kill().unwrap();
@@ -243,7 +249,7 @@ fn end_does_not_wait_for_a_peer_that_is_stopped() {
 fn window_that_one_rank_does_not_register_is_an_error_of_all() {
     const TEST: &str = "bad_input::window_that_one_rank_does_not_register_is_an_error_of_all";
     if is_child() {
-        return each_rank(|place| {
+        return leaves_nothing(true, |place| {
             let mut rank = Rank::open(place).expect("the ranks come together");
             let area = Area::new(Kind::Host, 4096, place.rank);
             let name = rank.register(area.at(), HOST);
@@ -267,11 +273,12 @@ fn window_that_one_rank_does_not_register_is_an_error_of_all() {
                 ended.is_err()
             });
             rank.end(&[name]);
-            wait_until("the end of the plugin's threads", || threads().is_empty());
         });
     }
-    for (version, layout) in [(11, PROCESSES), (14, TCP), (15, PROCESSES)] {
-        all_succeed(TEST, start(TEST, version, &layout, &BOTH_SOON));
+    for (version, layout) in
+        [(11, PROCESSES), (14, TCP), (15, PROCESSES), (14, THREE), (11, THREE_TCP)]
+    {
+        all_succeed(TEST, start(TEST, version, &layout, &ALL_SOON));
     }
 }
 
@@ -287,28 +294,31 @@ fn next_version(handle: &mut [u8; 128]) {
 fn ranks_of_different_versions_do_not_come_together() {
     const TEST: &str = "bad_input::ranks_of_different_versions_do_not_come_together";
     const LATER: &str = "RMA_LATER";
+    const OTHER: &str = "RMA_OTHER";
     if is_child() {
-        return each_rank(|place| {
-            let (table, init, listener, mut handles) = acquainted(place);
+        return leaves_nothing(true, |place| {
+            let other = std::env::var(OTHER).ok().filter(|_| place.rank == 1);
+            let (table, init, listener, mut handles) = match other {
+                Some(other) => acquainted_by(Table::of(other.parse().unwrap()), place),
+                None => acquainted(place),
+            };
             if std::env::var_os(LATER).is_some() {
                 next_version(&mut handles[1]);
             }
             assert!(table.connect(&mut handles, place.rank, listener).is_err());
             assert_eq!(table.close_listen(listener), 0);
             assert_eq!(table.finalize(init), 0);
-            wait_until("the end of the plugin's threads", || threads().is_empty());
         });
     }
-    const VERSION: &str = "RMA_VERSION";
     for (version, other) in [(11, "13"), (13, "14"), (14, "15"), (15, "14"), (15, "11")] {
-        for layout in [PROCESSES, TCP] {
-            let more: [&[(&str, &str)]; 2] = [&[SOON], &[SOON, (VERSION, other)]];
-            all_succeed(TEST, start(TEST, version, &layout, &more));
+        for layout in [PROCESSES, TCP, THREE] {
+            let more: &[(&str, &str)] = &[SOON, (OTHER, other)];
+            all_succeed(TEST, start(TEST, version, &layout, &[more; 3]));
         }
     }
-    for (version, layout) in [(11, THREADS), (14, TCP), (15, HOSTS)] {
+    for (version, layout) in [(11, THREADS), (14, TCP), (15, HOSTS), (13, THREE_TCP)] {
         let later: &[(&str, &str)] = &[SOON, (LATER, "1")];
-        all_succeed(TEST, start(TEST, version, &layout, &[later, later]));
+        all_succeed(TEST, start(TEST, version, &layout, &[later; 3]));
     }
 }
 
@@ -334,7 +344,9 @@ fn ranks_of_different_kinds_do_not_come_together() {
         });
     }
     let hca: &[(&str, &str)] = &[SOON, ("CROSSTIE_GIN", "1")];
-    for more in [[hca, &[SOON]], [&[SOON], hca]] {
-        all_succeed(TEST, start(TEST, 11, &PROCESSES, &more));
+    for more in [[hca, &[SOON], hca], [&[SOON], hca, &[SOON]]] {
+        for layout in [PROCESSES, THREE] {
+            all_succeed(TEST, start(TEST, 11, &layout, &more));
+        }
     }
 }

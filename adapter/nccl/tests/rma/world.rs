@@ -1,21 +1,26 @@
 //! Ranks: processes that play hosts, and threads in them.
 
 use super::cuda_support::library_path;
-use super::table::{End, Raise, Table};
+use super::memory::{Area, Kind};
+use super::table::{ADD, End, Raise, Table};
 pub use super::wait::wait_until;
+use crosstie::base::hash::fnv1a;
 use crosstie_nccl::abi::Logger;
 use crosstie_nccl::abi::table::Pointer;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::ptr::null_mut;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const HOST_NUMBER: &str = "RMA_HOST";
 const LAYOUT: &str = "RMA_LAYOUT";
 const VERSION: &str = "RMA_VERSION";
 const FOLDER: &str = "RMA_FOLDER";
+const SOCKETS: &str = "CROSSTIE_SHM_DIR";
 
 /// How ranks are spread, and how they reach each other.
 #[derive(Copy, Clone)]
@@ -49,6 +54,9 @@ pub const PROCESSES: Layout = Layout {
 /// The same over TCP.
 pub const TCP: Layout =
     Layout { name: "tcp", variables: &[LO, ("CROSSTIE_RAILS", "tcp")], ..PROCESSES };
+/// Three processes, over shared memory and over TCP.
+pub const THREE: Layout = Layout { name: "three", hosts: 3, ..PROCESSES };
+pub const THREE_TCP: Layout = Layout { name: "three-tcp", hosts: 3, ..TCP };
 /// Two hosts of two ranks each, with both.
 pub const HOSTS: Layout =
     Layout { name: "hosts", hosts: 2, each: 2, variables: &[LO], apart: true };
@@ -79,6 +87,12 @@ pub fn folder_of(test: &str, version: usize, layout: &Layout) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("rma").join(name)
 }
 
+/// Where its processes have their sockets, whose paths must be short.
+fn sockets_of(folder: &Path) -> PathBuf {
+    let number = fnv1a(folder.as_os_str().as_encoded_bytes());
+    std::env::temp_dir().join(format!("crosstie-rma-{number:x}"))
+}
+
 /// The same, by the command that runs a program as a host of a number.
 pub fn start_by(
     test: &str,
@@ -91,6 +105,9 @@ pub fn start_by(
     let folder = folder_of(test, version, layout);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
+    let sockets = sockets_of(&folder);
+    let _ = std::fs::remove_dir_all(&sockets);
+    std::fs::create_dir(&sockets).unwrap();
     let child = |host: usize| {
         let apart = layout.apart.then(|| ("CROSSTIE_NODE_ID", (host + 71).to_string()));
         command(host, &program)
@@ -101,6 +118,9 @@ pub fn start_by(
             .env(LAYOUT, format!("{} {}", layout.hosts, layout.each))
             .env(VERSION, version.to_string())
             .env(FOLDER, &folder)
+            .env(SOCKETS, &sockets)
+            // how much is mapped says what is left
+            .envs([("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "131072")])
             .envs(layout.variables.iter().copied())
             .envs(apart)
             .envs(more.get(host).into_iter().flat_map(|more| more.iter().copied()))
@@ -145,9 +165,8 @@ pub fn play(test: &str, versions: &[usize], layouts: &[Layout], story: fn(&mut R
 /// Plays a story at whose end the communicator has failed, and is closed.
 pub fn play_to_the_end(test: &str, rounds: &[(usize, Layout)], story: fn(&mut Rank)) {
     if is_child() {
-        return each_rank(|place| {
+        return leaves_nothing(true, |place| {
             story(&mut Rank::open(place).expect("the ranks come together"));
-            wait_until("the end of the plugin's threads", || threads().is_empty());
         });
     }
     for (version, layout) in rounds {
@@ -155,6 +174,61 @@ pub fn play_to_the_end(test: &str, rounds: &[(usize, Layout)], story: fn(&mut Ra
         all_succeed(&what, start(test, *version, layout, &[]));
     }
 }
+
+/// What this process holds.
+#[derive(Debug)]
+struct Held {
+    /// Kinds of descriptors, and how many there are.
+    descriptors: BTreeMap<String, usize>,
+    mapped: usize,
+}
+
+/// More than the test itself maps in a story.
+const MAPPED_MORE: usize = 4 << 20;
+
+impl Held {
+    fn now() -> Held {
+        let mut descriptors = BTreeMap::new();
+        for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+            // the folder itself is gone
+            let Ok(path) = std::fs::read_link(entry.path()) else { continue };
+            let kind = path.to_string_lossy().split(':').next().unwrap().to_string();
+            *descriptors.entry(kind).or_default() += 1;
+        }
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: usize = pages.split(' ').next().unwrap().parse().unwrap();
+        Held { descriptors, mapped: pages * 4096 }
+    }
+}
+
+/// Ranks connect, put and close; then they do what must fail, after which the process holds what it
+/// held before. `all_stay`: no rank vanishes, so that no socket is left either.
+pub fn leaves_nothing(all_stay: bool, story: impl Fn(Place) + Sync) {
+    let is_quiet = || wait_until("the end of the plugin's threads", || threads().is_empty());
+    each_rank(|place| {
+        let rank = Rank::open(place).expect("the ranks come together");
+        let area = Area::new(Kind::Host, 4096, place.rank);
+        let name = rank.register(area.at(), area.number());
+        rank.wait(rank.signal((place.rank + 1) % place.ranks, ((0, name), 1, ADD)));
+        wait_until("a signal", || area.word(0) == 1);
+        rank.close();
+    });
+    is_quiet();
+    let before = Held::now();
+    TURN.fetch_add(1, Ordering::Relaxed);
+    each_rank(story);
+    is_quiet();
+    let after = Held::now();
+    assert_eq!(after.descriptors, before.descriptors, "descriptors");
+    assert!(after.mapped < before.mapped + MAPPED_MORE, "{before:?}, then {after:?}");
+    let sockets = PathBuf::from(std::env::var_os(SOCKETS).unwrap());
+    if all_stay {
+        wait_until("the end of all sockets", || sockets.read_dir().unwrap().next().is_none());
+    }
+}
+
+/// How often the ranks have come together before.
+static TURN: AtomicUsize = AtomicUsize::new(0);
 
 /// Threads of the plugin that stand.
 pub fn threads() -> Vec<String> {
@@ -190,8 +264,9 @@ pub fn each_rank(story: impl Fn(Place) + Sync) {
 /// Gives bytes to all ranks, and takes theirs; of a round that has a name.
 pub fn gather(place: Place, round: &str, mine: &[u8]) -> Vec<Vec<u8>> {
     let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
-    let file = |rank: usize| folder.join(format!("{round}-{rank}"));
-    let part = folder.join(format!("{round}-{}-part", place.rank));
+    let turn = TURN.load(Ordering::Relaxed); // threads start after it
+    let file = |rank: usize| folder.join(format!("{turn}-{round}-{rank}"));
+    let part = folder.join(format!("{turn}-{round}-{}-part", place.rank));
     std::fs::write(&part, mine).unwrap();
     std::fs::rename(part, file(place.rank)).unwrap();
     let of = |rank: usize| {
@@ -231,7 +306,17 @@ unsafe extern "C" fn log(
     // SAFETY: a text that ends with a zero.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     eprintln!("{text}");
+    if VANISHES.lock().unwrap().is_some_and(|words| text.contains(words)) {
+        std::process::abort();
+    }
     LINES.lock().unwrap().push(text);
+}
+
+static VANISHES: Mutex<Option<&str>> = Mutex::new(None);
+
+/// Has this process end when it logs these words.
+pub fn vanish_when_it_says(words: &'static str) {
+    *VANISHES.lock().unwrap() = Some(words);
 }
 
 /// What the ranks of this process have logged.
@@ -251,7 +336,11 @@ fn logger() -> Option<Logger> {
 
 /// Listens, and gathers the handles of all.
 pub fn acquainted(place: Place) -> (Table, Pointer, Pointer, Vec<[u8; 128]>) {
-    let table = Table::of(number(VERSION));
+    acquainted_by(Table::of(number(VERSION)), place)
+}
+
+/// The same by another table than that of the test.
+pub fn acquainted_by(table: Table, place: Place) -> (Table, Pointer, Pointer, Vec<[u8; 128]>) {
     // NCCL opens the plugin twice for a communicator
     let first = table.init(logger()).expect("init");
     assert!(table.devices() > 0, "no devices");
