@@ -162,6 +162,12 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         }
     }
 
+    /// Has a peer that asks told what has taken effect so many steps later, unless a record carries
+    /// it before: for users that step again soon.
+    pub fn tell_later(&mut self, steps: u8) {
+        self.lanes.iter_mut().for_each(|lane| lane.delay.steps = steps);
+    }
+
     /// The first rank whose connection has failed.
     pub fn failed(&self) -> Option<(u32, RequestError)> {
         let failed = |(rank, lane): (usize, &Lane<L>)| Some((rank as u32, lane.failed?));
@@ -191,7 +197,7 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         Ok(())
     }
 
-    /// Whether records wait for room, or bytes have not left.
+    /// Whether records wait for room, bytes have not left, or a rank waits to be told.
     pub fn is_unsent(&self) -> bool {
         self.lanes.iter().any(|lane| lane.failed.is_none() && lane.is_unsent())
     }

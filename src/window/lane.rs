@@ -36,6 +36,14 @@ pub struct Links<L> {
     pub bytes_in: L,
 }
 
+/// For how many steps without a new record the peer is not told what has taken effect, although it
+/// has asked: a record of this rank's that is issued meanwhile carries it.
+#[derive(Copy, Clone, Default, Debug)]
+pub(super) struct Delay {
+    pub steps: u8,
+    left: u8,
+}
+
 /// What travels between this rank and another.
 #[derive(Debug)]
 pub(super) struct Lane<L> {
@@ -72,6 +80,7 @@ pub(super) struct Lane<L> {
     pub fences: bool,
     /// There is nothing to do until a frame comes.
     pub is_quiet: bool,
+    pub delay: Delay,
     /// The fault that was planted, if any.
     #[cfg(feature = "proof")]
     pub mutant: Option<Mutant>,
@@ -103,6 +112,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             has_asked: 0,
             fences: false,
             is_quiet: false,
+            delay: Delay::default(),
             #[cfg(feature = "proof")]
             mutant: None,
         }
@@ -188,7 +198,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         if self.failed.is_some() || !self.outbox.is_waiting() {
             return;
         }
-        let mut sent = self.outbox_step(carrier);
+        let mut sent = self.outbox_step(carrier, false);
         if sent.is_ok() && !self.leaving.is_empty() {
             sent = self.leaving_step(table, carrier);
         }
@@ -253,12 +263,15 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             let link = self.links.bytes_out;
             self.answers_step(table, || carrier.reaches_device(link));
         }
-        self.outbox_step(carrier)?;
+        let is_new = self.taken != taken;
+        let Delay { steps, left } = self.delay;
+        self.delay.left = if is_new { steps } else { left.saturating_sub(1) };
+        self.outbox_step(carrier, self.delay.left != 0)?;
         if !self.leaving.is_empty() {
             self.leaving_step(table, carrier)?;
         }
         // an answer to what has come does not wait for this
-        self.is_quiet = self.taken == taken && self.has_nothing_to_do();
+        self.is_quiet = !is_new && self.has_nothing_to_do();
         Ok(())
     }
 
@@ -272,14 +285,14 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     fn has_nothing_to_do(&self) -> bool {
         let are_empty = self.arriving.is_empty() && self.leaving.is_empty();
         let have_answers = self.asks.is_empty() && self.refusals.is_empty();
-        let is_due = self.due(self.applied_here()) != Due::Nothing;
+        let is_due = self.due(self.applied_here(), false) != Due::Nothing;
         are_empty && have_answers && !is_due && self.inbox.is_idle() && self.outbox.is_idle()
     }
 
-    /// What the peer is due where so many of its records have taken effect.
-    fn due(&self, applied: u64) -> Due {
+    /// What the peer is due where so many of its records have taken effect, now or `later`.
+    fn due(&self, applied: u64, later: bool) -> Due {
         let is_asked = self.told < self.asked_through && self.told < applied;
-        if is_asked || applied - self.told >= TELL_EACH {
+        if (is_asked && !later) || applied - self.told >= TELL_EACH {
             Due::Tell
         } else if self.wants_applied && self.has_asked < self.issued {
             Due::Ask
@@ -294,9 +307,13 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
     }
 
     #[inline]
-    fn outbox_step<C: Carrier<Link = L>>(&mut self, carrier: &mut C) -> Result<(), RequestError> {
+    fn outbox_step<C: Carrier<Link = L>>(
+        &mut self,
+        carrier: &mut C,
+        later: bool,
+    ) -> Result<(), RequestError> {
         let applied = self.applied_here();
-        let due = self.due(applied);
+        let due = self.due(applied, later);
         let head = FrameHead { applied, wants_applied: self.wants_applied };
         let left = self.outbox.step(carrier, self.links.frames_out, (self.told, head), due)?;
         if left == Left::Told {
@@ -497,9 +514,10 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         }
     }
 
-    /// Whether records wait for room, or bytes have not left.
+    /// Whether records wait for room, bytes have not left, or the peer waits to be told.
     pub fn is_unsent(&self) -> bool {
-        self.outbox.is_waiting() || !self.leaving.is_empty()
+        let is_due = self.due(self.applied_here(), false) == Due::Tell;
+        self.outbox.is_waiting() || !self.leaving.is_empty() || is_due
     }
 
     /// Whether the connection failed before counters had grown that were to.

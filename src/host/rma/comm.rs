@@ -21,6 +21,10 @@ use std::thread::yield_now;
 /// Bits of the row in the number of a request.
 const ROW_BITS: u32 = 40;
 
+/// Steps in which an answer of this rank's may carry what has taken effect. NCCL's thread, or our
+/// own, makes many of them.
+const TELL_STEPS: u8 = 4;
+
 /// What a rank connects with.
 #[derive(Copy, Clone, Debug)]
 pub struct Opening<'a> {
@@ -114,6 +118,7 @@ impl Comm {
                 return Err(error);
             }
         };
+        group.inner().tell_later(TELL_STEPS);
         let mut core = Core::new(rank as u32, group, (opened, block), (board, nothing));
         if contexts != 0 {
             core.list_add(ranks, contexts);
