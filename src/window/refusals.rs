@@ -33,7 +33,7 @@ impl Marks {
     /// Marks records.
     fn set(&mut self, first: u64, last: u64) {
         // the places were earlier ones'
-        for number in last.saturating_sub(MARKED - 1).max(self.last + 1)..=last {
+        for number in last.saturating_sub(MARKED - 1).max(self.last.saturating_add(1))..=last {
             let (word, bit) = Marks::place(number);
             self.bits[word] &= !bit;
         }
@@ -47,7 +47,8 @@ impl Marks {
     /// Whether a record was refused; of one that is too far back: whether it may have been.
     fn may_be(&self, number: u64) -> bool {
         let (word, bit) = Marks::place(number);
-        number + MARKED <= self.last || (number <= self.last && self.bits[word] & bit != 0)
+        number.saturating_add(MARKED) <= self.last
+            || (number <= self.last && self.bits[word] & bit != 0)
     }
 }
 

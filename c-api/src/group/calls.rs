@@ -196,10 +196,10 @@ pub(super) fn waited(inside: &mut Inside<'_>, ended: Result<(), WaitError>) -> c
 /// timeout_ms: in milliseconds; 0: the group's; XTIE_NO_TIMEOUT: none.
 /// Results: XTIE_OK; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: the operation goes on, call again;
 ///     XTIE_ERR_RANK: no ticket of this group; XTIE_ERR_WINDOW_FREED, XTIE_ERR_WINDOW_RANGE,
-///     XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused it. Of a get that is always told; of
-///     a put or a signal once it is known, which it is after xtie_group_flush, until 1024 others
-///     came after it. The counter of a put grows all the same; and when the connection to that rank
-///     has failed its cause, as of xtie_request_test.
+///     XTIE_ERR_WINDOW_MEMORY: the rank that it went to refused it. Of a get that is always told,
+///     of others once it is known, as it is after xtie_group_flush, until 1024 operations with
+///     that rank came after them. A put's counter grows all the same; and when the connection to
+///     that rank has failed its cause, as of xtie_request_test.
 /// Threads: the endpoint's. Cost: blocks; makes progress, and sleeps when that takes long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_group_wait_local(

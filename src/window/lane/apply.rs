@@ -46,8 +46,11 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             }
             RecordKind::Got => return self.got_take(record, inline),
             RecordKind::Refused => {
-                let last = record.offset.saturating_add(record.length);
-                self.refused_take(record.offset, last, Refusal::of(record.value));
+                let (first, last) = (record.offset, record.offset.saturating_add(record.length));
+                if first == 0 || last > self.issued {
+                    return Err(RequestError::Protocol);
+                }
+                self.refused_take(first, last, Refusal::of(record.value));
                 Ok(())
             }
             RecordKind::Share => {

@@ -4,7 +4,7 @@ use super::cuda_support::driver::*;
 use super::cuda_support::steps::{BLOCK, POSIX, create, map, ok, on};
 use super::table::{CUDA, HOST};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Where memory lies.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -14,6 +14,13 @@ pub enum Kind {
     Device,
     /// As NCCL allocates signals: none can.
     Private,
+}
+
+/// Bytes of the host in all areas of this process.
+static OF_HOST: AtomicUsize = AtomicUsize::new(0);
+
+pub fn of_host() -> usize {
+    OF_HOST.load(Ordering::Relaxed)
 }
 
 /// Memory that is never freed.
@@ -30,6 +37,7 @@ impl Area {
         let gpu = rank as i32 % 2;
         let start = match kind {
             Kind::Host => {
+                OF_HOST.fetch_add(bytes, Ordering::Relaxed);
                 let words = vec![0u64; bytes.div_ceil(8)];
                 Box::leak(words.into_boxed_slice()).as_mut_ptr() as u64
             }
@@ -56,6 +64,7 @@ impl Area {
         // SAFETY: a mapping of its own.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
+        OF_HOST.fetch_add(bytes, Ordering::Relaxed);
         Area { kind: Kind::Host, start: start as u64, bytes, gpu: 0 }
     }
 

@@ -1,7 +1,7 @@
 //! Ranks: processes that play hosts, and threads in them.
 
 use super::cuda_support::library_path;
-use super::memory::{Area, Kind};
+use super::memory::{self, Area, Kind};
 use super::table::{ADD, End, Raise, Table};
 pub use super::wait::wait_until;
 use crosstie::base::hash::fnv1a;
@@ -180,10 +180,11 @@ pub fn play_to_the_end(test: &str, rounds: &[(usize, Layout)], story: fn(&mut Ra
 struct Held {
     /// Kinds of descriptors, and how many there are.
     descriptors: BTreeMap<String, usize>,
+    /// Bytes, but for those of areas.
     mapped: usize,
 }
 
-/// More than the test itself maps in a story.
+/// More than the test itself maps in a story beside its areas.
 const MAPPED_MORE: usize = 4 << 20;
 
 impl Held {
@@ -197,7 +198,7 @@ impl Held {
         }
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: usize = pages.split(' ').next().unwrap().parse().unwrap();
-        Held { descriptors, mapped: pages * 4096 }
+        Held { descriptors, mapped: pages * 4096 - memory::of_host() }
     }
 }
 
