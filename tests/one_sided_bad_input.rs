@@ -281,6 +281,21 @@ const LIES: &[Lie] = &[
         End::Protocol,
     ),
     lie(
+        "what was never issued was refused",
+        |liar, _| say(liar, &Record { offset: 1 << 40, ..record(RecordKind::Refused) }),
+        End::Protocol,
+    ),
+    lie(
+        "all was refused that ever will be issued",
+        |liar, _| say(liar, &Record { offset: 1, length: !0, ..record(RecordKind::Refused) }),
+        End::Protocol,
+    ),
+    lie(
+        "what is before the first record was refused",
+        |liar, _| say(liar, &record(RecordKind::Refused)),
+        End::Protocol,
+    ),
+    lie(
         "inline bytes that are not there",
         |liar, share| {
             let mut bytes = FrameHead::default().to_bytes().to_vec();
