@@ -47,5 +47,5 @@ pub mod memory;
 #[path = "../tests/kit/src/random.rs"]
 mod random;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;

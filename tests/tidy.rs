@@ -147,7 +147,9 @@ const STD_PLACES: &[&str] = &[
     "src/connect/",
     "src/host/",
     "src/diagnose/",
-    // Its heap block for tests and tools, behind `cfg(any(test, feature = "std"))`.
+    // It names `std` once for all rooms, behind `cfg(any(test, feature = "std"))`.
+    "src/lib.rs",
+    // Its heap block for tests and tools, behind the same.
     "src/base/carve.rs",
     // Behind feature `std`.
     "src/base/descriptor.rs",

@@ -35,7 +35,6 @@ pub fn of_c(text: &str) -> Option<(i128, &str)> {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
 

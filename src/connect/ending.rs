@@ -1,8 +1,6 @@
 //! What was seen of a peer that is gone, in words.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::event::Rail;
 use crate::base::errno::Errno;
 use crate::base::units::Span;

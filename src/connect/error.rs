@@ -1,8 +1,6 @@
 //! Why set-up failed. Small values; their `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address::is_out_of_descriptors;
 use super::interfaces::InterfaceName;
 use super::os::{self, NoThread};

@@ -16,8 +16,6 @@
 //! | the faster interface | | unknown speed |
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 mod device;
 mod settled;
 

@@ -1,8 +1,6 @@
 //! Which of a listener's addresses are tried, and in what order. Pure arithmetic.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::interfaces::ip_of;
 use crate::base::units::{Instant, Span};
 use crate::wire::handle::{self, ADDRESSES_MAX, Family, ListenHandle, MORE_MAX};

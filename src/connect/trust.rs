@@ -9,8 +9,6 @@
 //! before any frame.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::channel::Channel;
 use super::control::Control;
 use super::event::Rail;

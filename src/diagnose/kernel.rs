@@ -1,8 +1,6 @@
 //! The kernel's settings that decide what shared memory can do.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use std::fs;
 use std::string::{String, ToString};
 

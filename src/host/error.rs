@@ -1,8 +1,6 @@
 //! Why calls of an endpoint fail. Small values; `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::choice::sizes::{
     HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX,
 };

@@ -1,8 +1,6 @@
 //! What a user says of memory beside where it lies, and what may be wrong with that.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::error::RegisterError;
 use super::gpu;
 use crate::base::units::Bytes;

@@ -1,8 +1,6 @@
 //! Memory as the ports know it: what is registered again, page for page, while it is registered is
 //! registered once.
 
-extern crate std;
-
 use super::error::OpenError;
 use super::gpu::Wants;
 use super::log::news::{self, NotRegistered};

@@ -1,8 +1,6 @@
 //! Why ranks do not come together.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use core::fmt;
 use std::io;
 

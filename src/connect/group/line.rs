@@ -2,8 +2,6 @@
 //! the length of a record stands before it.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::error::GroupError;
 use crate::connect::channel::Channel;
 use std::io::{self, ErrorKind};

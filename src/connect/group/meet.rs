@@ -2,8 +2,6 @@
 //! and a challenge of its own, and the hub answers that.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::error::GroupError;
 use super::line::{LOOK, give, receive};
 use super::{Handle, Listener, SILENCE_MS};

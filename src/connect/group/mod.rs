@@ -17,8 +17,6 @@
 //! - [`meet`]: how ranks dial, and are admitted
 //! - [`star`]: a hub and its ranks
 
-extern crate std;
-
 mod error;
 mod line;
 mod meet;

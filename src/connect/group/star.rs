@@ -2,8 +2,6 @@
 //! others.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::error::GroupError;
 use super::line::{give, receive};
 use super::{Part, RECORD_BYTES_MAX};

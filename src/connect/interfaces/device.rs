@@ -5,8 +5,6 @@
 //! bridge have.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::InterfaceName;
 use std::path::Path;
 use std::vec::Vec;

@@ -2,8 +2,6 @@
 //! or be answered at such an address; a host that has just got it waits a second or two.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::{AddressFamily, InterfaceAddress, InterfaceError, local_addresses_of};
 use crate::base::units::Span;
 use core::net::{IpAddr, Ipv6Addr};

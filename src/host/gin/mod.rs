@@ -41,8 +41,6 @@ pub mod report;
 pub mod road;
 pub mod state;
 
-extern crate std;
-
 use super::group::board::BoardError;
 use super::settings::Environment;
 use super::{OpenError, RegisterError};

@@ -4,8 +4,6 @@
 //! process needs to map each allocation. A helper thread hands that out, and maps what peers have,
 //! so that the data thread never waits for the driver ([`helper`]).
 
-extern crate std;
-
 mod flushes;
 mod helper;
 mod record;

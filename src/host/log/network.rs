@@ -1,8 +1,6 @@
 //! Sentences about the rails and addresses that an endpoint is opened on.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::Level;
 use super::event::Event;
 use crate::connect::interfaces::InterfaceError;

@@ -1,8 +1,6 @@
 //! Sentences about ports: which of them an endpoint uses, and which lead to a peer.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::Level;
 use super::event::Event;
 use super::news::NotRegistered;

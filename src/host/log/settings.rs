@@ -1,8 +1,6 @@
 //! Sentences about settings.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::Level;
 use super::event::Event;
 use crate::host::choice::values::Wrong;

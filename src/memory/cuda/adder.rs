@@ -4,8 +4,6 @@
 //! One *round* is under way at a time, so that no add is lost. It takes many words; adds to one
 //! word are summed before.
 
-extern crate std;
-
 use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
 use super::pinned::Pinned;

@@ -34,8 +34,6 @@ use cudarc::driver::sys::{CUfunction, CUmodule};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-extern crate std;
-
 use std::vec;
 use std::vec::Vec;
 

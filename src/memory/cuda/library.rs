@@ -3,8 +3,6 @@
 //! Types are cudarc's; the functions are found by name here, because cudarc panics where the
 //! library or a symbol is missing.
 
-extern crate std;
-
 use crate::base::text::Text;
 use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};

@@ -33,7 +33,6 @@ use crate::base::units::Bytes;
 use crate::fabric::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};
 use crate::memory::locked;
 use descriptor::Descriptors;
-extern crate std;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
 

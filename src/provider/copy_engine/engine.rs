@@ -1,7 +1,5 @@
 //! The engine: takes ops and notes, moves copies on, and reports what has ended.
 
-extern crate std;
-
 use super::chunks::{lent_to, piece_of};
 use super::fetch::{Fetch, Origin, Stage, Work};
 use super::keys::{gpu_of, handle_of, is_device};

@@ -1,7 +1,5 @@
 //! One GPU as the copy engine uses it: streams, and pinned memory to copy through.
 
-extern crate std;
-
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{LocalSpan, RailKey};
 use crate::memory::cuda::{CudaError, Gpu, Marked, Pinned};

@@ -10,8 +10,6 @@ use crate::base::regions::RegionTable;
 use crate::fabric::RemoteSpan;
 use std::vec::Vec;
 
-extern crate std;
-
 /// Pieces that may be asked for at a time, all peers together. A peer asks for four of each copy.
 const LENDS_MAX: usize = 4096;
 

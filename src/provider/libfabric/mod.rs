@@ -257,7 +257,6 @@ fn refused(f: &mut fmt::Formatter, step: Step, code: Code) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

@@ -131,7 +131,6 @@ impl fmt::Display for Complaint {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

@@ -1,8 +1,6 @@
 //! Two connected rails in one process, for tests and tools: over real sockets of the loopback
 //! device.
 
-extern crate std;
-
 use super::{Limits, Settings, Tcp, bytes};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::descriptor;

@@ -321,7 +321,6 @@ fn refused(f: &mut fmt::Formatter, step: Step, errno: Errno) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

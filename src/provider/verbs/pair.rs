@@ -1,7 +1,5 @@
 //! Two connected rails in one process, for tests and tools: over devices that reach each other.
 
-extern crate std;
-
 use super::sys::{Device, Library};
 use super::{Config, Limits, PeerOpenError, Verbs, bytes};
 use crate::base::carve::heap::HeapBlock;

@@ -1,8 +1,6 @@
 //! A rail whose GID has gone takes another one of its port: by new queue pairs, since those that
 //! there were name the old one by its index.
 
-extern crate std;
-
 use super::Config;
 use super::choice::gid::{self, GidEntry, GidKind, GidRule, LinkLayer, Range};
 use super::neighbour::{addresses, if_it_has};

@@ -9,8 +9,6 @@
 //!    knows.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::string::String;

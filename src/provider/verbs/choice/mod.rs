@@ -15,8 +15,6 @@
 //! stops at the dash.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 pub mod gid;
 pub mod names;
 pub mod ports;

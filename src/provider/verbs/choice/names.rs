@@ -88,7 +88,6 @@ impl PortNames {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

@@ -4,8 +4,6 @@
 //! *Source*: `Documentation/ABI/stable/sysfs-class-infiniband` of Linux.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::gid::{Gid, GidEntry, GidKind, LinkLayer};
 use core::cell::Cell;
 use core::cmp::Ordering;

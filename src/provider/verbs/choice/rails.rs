@@ -2,8 +2,6 @@
 //! same on both sides.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::gid::{Gid, GidEntry, GidKind, IB_PREFIX_BITS, bits_common};
 use super::ports::Port;
 use core::cmp::Reverse;

@@ -6,8 +6,6 @@
 //! hexadecimal behind `0x`, octal behind `0` (`ncclLoadParam` in its `misc/param.cc`).
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::HcaChoice;
 use super::gid::{Family, GidKind, GidRule, LinkLayer, Range};
 use crate::base::integer::of_c;

@@ -1,8 +1,6 @@
 //! Devices that are made of software: a doorbell is a system call there.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use std::path::Path;
 
 /// Whether a device is one: it stands on no bus, or says by which interface it sends, as soft-RoCE

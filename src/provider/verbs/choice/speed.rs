@@ -2,8 +2,6 @@
 //! work together, or on part of their lanes, what sysfs shows is too much.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::super::sys::{Device, Library};
 use super::ports::Device as Found;
 use super::settings::Settings;

@@ -1,7 +1,5 @@
 //! libibverbs, loaded at run time.
 
-extern crate std;
-
 use super::abi::{
     AsyncEvent, CompChannel, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, GidEntry, Mr, Pd,
     PortAttr, Qp, QpAttr, QpInitAttr,
