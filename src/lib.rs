@@ -49,3 +49,7 @@ mod random;
 
 #[cfg(any(test, feature = "std"))]
 extern crate std;
+
+// Files of `tests/` that its unit tests include name the library as others do.
+#[cfg(test)]
+extern crate self as crosstie;

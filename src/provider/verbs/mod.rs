@@ -46,7 +46,6 @@ mod completions;
 mod domain;
 pub mod mtu;
 mod neighbour;
-pub mod pair;
 mod peer;
 mod peers;
 mod poll;
