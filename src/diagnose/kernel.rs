@@ -1,5 +1,4 @@
 //! The kernel's settings that decide what shared memory can do.
-#![forbid(unsafe_code)]
 
 use std::fs;
 use std::string::{String, ToString};

@@ -5,7 +5,6 @@
 //!
 //! Pure. Whether it is a long time, and whether all that was sent has reached the peer's host, is
 //! the caller's to know.
-#![forbid(unsafe_code)]
 
 use super::stall::send_waits;
 use crate::base::seq::Seq;

@@ -2,7 +2,6 @@
 //!
 //! Pure: it reads two snapshots (W8.12), ours and, where it could be had, the peer's. The classes
 //! and what each sentence looks like are in `doc/stalls.md`.
-#![forbid(unsafe_code)]
 
 use crate::base::seq::Seq;
 use crate::transport::limits::UNDELIVERED_MAX;

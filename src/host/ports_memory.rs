@@ -155,7 +155,7 @@ impl PortsMemory {
         let dmabuf = dmabuf.map(|(file, offset)| (borrowed(file), offset));
         // who registers keeps the memory until it is deregistered, so that what is registered now
         // is of the memory that is there now
-        let memory = Memory { region, identity: 0, dmabuf };
+        let memory = Memory { region, dmabuf };
         let lease = self.cache.acquire(&memory).map_err(|error| match error {
             AcquireError::Full => RegisterError::Full,
             AcquireError::Range => RegisterError::Range,

@@ -3,7 +3,6 @@
 //! One frame is one record of a `SOCK_SEQPACKET` socket (or, over a stream, its own length says
 //! where it ends). A link between two endpoints starts with `LinkHello`, `LinkReply`, `LinkReady`;
 //! connections are then made on it with `Connect` and answered by `Accepted` or `Refused`.
-#![forbid(unsafe_code)]
 
 pub use super::door::{DoorHello, LOCAL_VERSION};
 pub use super::features::*;

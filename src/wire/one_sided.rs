@@ -8,7 +8,6 @@
 //! line in which shared memory and NICs carry a message at the least cost.
 //!
 //! All numbers are little-endian.
-#![forbid(unsafe_code)]
 
 use super::handle::HANDLE_BYTES;
 

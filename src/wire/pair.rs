@@ -1,5 +1,4 @@
 //! W8.14: how two endpoints find out which of their ports make lanes, and pair the ends of each.
-#![forbid(unsafe_code)]
 
 use super::queue_pair::QueuePairHello;
 use super::shared_end::SharedEndHello;

@@ -4,7 +4,6 @@
 //! It is for people: nothing that a peer says in it changes what the reader does with messages. But
 //! one that is fresh shows that the writer's program polls, and a rail that stands still
 //! nevertheless may be given up (`doc/decisions/0020`).
-#![forbid(unsafe_code)]
 
 use super::{DecodeError, GROUP_MAX, RAILS_MAX, wire_struct};
 

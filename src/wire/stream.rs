@@ -2,7 +2,6 @@
 //!
 //! A stream is a row of frames without gaps. A frame is a header of 8, 16, 32 or 40 bytes, as its
 //! kind says, and for some kinds a payload of `length` bytes behind it.
-#![forbid(unsafe_code)]
 
 use super::DecodeError;
 

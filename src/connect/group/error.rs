@@ -1,5 +1,4 @@
 //! Why ranks do not come together.
-#![forbid(unsafe_code)]
 
 use core::fmt;
 use std::io;

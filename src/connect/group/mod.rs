@@ -16,6 +16,7 @@
 //! - [`mod@line`]: records over a socket of either kind
 //! - [`meet`]: how ranks dial, and are admitted
 //! - [`star`]: a hub and its ranks
+#![forbid(unsafe_code)]
 
 mod error;
 mod line;

@@ -1,5 +1,4 @@
 //! Reports about failed lanes: what is said, and whether a peer's is believed.
-#![forbid(unsafe_code)]
 
 use crate::base::seq::Seq;
 use crate::fabric::Provider;

@@ -1,5 +1,4 @@
 //! What records of the peer's do here, and the answers to them.
-#![forbid(unsafe_code)]
 
 use super::{Arriving, Asked, GetState, Lane, Leaving, Way, What, Why};
 use crate::transport::RequestError;

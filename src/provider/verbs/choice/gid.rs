@@ -7,7 +7,6 @@
 //! 2. If no family is set, it is IPv4 if there is such a GID, and else IPv6.
 //! 3. A port without an allowed GID is refused by name. NCCL takes the first, which no router
 //!    knows.
-#![forbid(unsafe_code)]
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -2,7 +2,6 @@
 //! whoever may not open the devices.
 //!
 //! *Source*: `Documentation/ABI/stable/sysfs-class-infiniband` of Linux.
-#![forbid(unsafe_code)]
 
 use super::gid::{Gid, GidEntry, GidKind, LinkLayer};
 use core::cell::Cell;

@@ -1,6 +1,5 @@
 //! Which ports of two hosts are rails of one connection: those in one subnet. Pure arithmetic, the
 //! same on both sides.
-#![forbid(unsafe_code)]
 
 use super::gid::{Gid, GidEntry, GidKind, IB_PREFIX_BITS, bits_common};
 use super::ports::Port;

@@ -4,7 +4,6 @@
 //!
 //! *Source*: NCCL's user guide, "Environment Variables"; numbers are read as there: decimal,
 //! hexadecimal behind `0x`, octal behind `0` (`ncclLoadParam` in its `misc/param.cc`).
-#![forbid(unsafe_code)]
 
 use super::HcaChoice;
 use super::gid::{Family, GidKind, GidRule, LinkLayer, Range};
