@@ -10,6 +10,7 @@ use super::pair::{LaneEnd, PairHello, PortList};
 pub use super::ping::PingHello;
 use super::status::{StatusAsk, StatusHello};
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
+use crate::base::words::numbered;
 
 /// First four bytes of every frame.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"XTIE");
@@ -358,50 +359,31 @@ wire_struct! {
     }
 }
 
-/// Why a connection was refused.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u32)]
-pub enum RefuseReason {
-    /// No such listener (closed, or a handle from an earlier run).
-    NoListener = 1,
-    /// The listener's endpoint has no connection left.
-    Full = 2,
-    /// The major versions differ.
-    Version = 3,
-    /// The frame was not understood.
-    Protocol = 4,
-    /// Shared memory could not be had there.
-    Memory = 5,
-    /// The peer closed the connection.
-    Closed = 6,
-    /// The peer gave up before anybody used the connection.
-    Abandoned = 7,
-    /// The writer has no file descriptor left.
-    Descriptors = 8,
-    /// The shared keys differ, or one side alone has one.
-    Key = 9,
-    /// A rail that one side insists on is not one of the other's.
-    Rail = 10,
-    /// Over shared memory: the writer does not let the reader's user in.
-    User = 11,
-}
-
-impl RefuseReason {
-    /// The reason that a number says; unknown ones are `Protocol`.
-    pub const fn from_wire(number: u32) -> RefuseReason {
-        match number {
-            1 => RefuseReason::NoListener,
-            2 => RefuseReason::Full,
-            3 => RefuseReason::Version,
-            5 => RefuseReason::Memory,
-            6 => RefuseReason::Closed,
-            7 => RefuseReason::Abandoned,
-            8 => RefuseReason::Descriptors,
-            9 => RefuseReason::Key,
-            10 => RefuseReason::Rail,
-            11 => RefuseReason::User,
-            _ => RefuseReason::Protocol,
-        }
+numbered! {
+    /// Why a connection was refused.
+    RefuseReason: u32 else Protocol {
+        /// No such listener (closed, or a handle from an earlier run).
+        NoListener = 1,
+        /// The listener's endpoint has no connection left.
+        Full = 2,
+        /// The major versions differ.
+        Version = 3,
+        /// The frame was not understood.
+        Protocol = 4,
+        /// Shared memory could not be had there.
+        Memory = 5,
+        /// The peer closed the connection.
+        Closed = 6,
+        /// The peer gave up before anybody used the connection.
+        Abandoned = 7,
+        /// The writer has no file descriptor left.
+        Descriptors = 8,
+        /// The shared keys differ, or one side alone has one.
+        Key = 9,
+        /// A rail that one side insists on is not one of the other's.
+        Rail = 10,
+        /// Over shared memory: the writer does not let the reader's user in.
+        User = 11,
     }
 }
 

@@ -64,6 +64,7 @@ pub use rail::{Libfabric, NicName, RECORD_SIZES, bytes};
 pub use report::{Complaint, ErrorReport, Health};
 
 /// What two rails tell each other before either sends.
+use crate::base::words::named;
 pub use crate::wire::shared_end::SharedEndHello as Hello;
 
 use crate::base::units::Span;
@@ -108,48 +109,20 @@ impl Config<'_> {
         Config { library: sys::library::FILE, provider: None, domain: None, silence_max: Span(0) };
 }
 
-/// The call that the library refused.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Step {
-    /// Asking for offers.
-    Offer,
-    /// Opening the network.
-    Fabric,
-    /// Opening the domain.
-    Domain,
-    /// Opening the completion queue.
-    CompletionQueue,
-    /// Opening the address vector.
-    AddressVector,
-    /// Opening or enabling the endpoint.
-    Endpoint,
-    /// Asking for its address.
-    Name,
-    /// Reserving or registering buffers.
-    Buffers,
-    /// Posting receives.
-    Receives,
-    /// Putting a peer's address into the vector.
-    Address,
-    /// Registering the user's memory again.
-    Regions,
-}
-
-impl Step {
-    const fn words(self) -> &'static str {
-        match self {
-            Step::Offer => "libfabric cannot say what it offers",
-            Step::Fabric => "the network cannot be opened",
-            Step::Domain => "the domain cannot be opened",
-            Step::CompletionQueue => "the domain gives no completion queue",
-            Step::AddressVector => "the domain gives no address vector",
-            Step::Endpoint => "the domain gives no endpoint",
-            Step::Name => "the endpoint does not tell its address",
-            Step::Buffers => "buffers cannot be registered",
-            Step::Receives => "the endpoint takes no receives",
-            Step::Address => "the peer's address is refused",
-            Step::Regions => "memory that is registered cannot be registered with it",
-        }
+named! {
+    /// The call that the library refused.
+    pub enum Step {
+        Offer = "libfabric cannot say what it offers",
+        Fabric = "the network cannot be opened",
+        Domain = "the domain cannot be opened",
+        CompletionQueue = "the domain gives no completion queue",
+        AddressVector = "the domain gives no address vector",
+        Endpoint = "the domain gives no endpoint",
+        Name = "the endpoint does not tell its address",
+        Buffers = "buffers cannot be registered",
+        Receives = "the endpoint takes no receives",
+        Address = "the peer's address is refused",
+        Regions = "memory that is registered cannot be registered with it",
     }
 }
 
@@ -248,7 +221,7 @@ impl fmt::Display for PeerOpenError {
 const LOCKED_HINT: &str = " (is the limit of locked memory too low? `ulimit -l`)";
 
 fn refused(f: &mut fmt::Formatter, step: Step, code: Code) -> fmt::Result {
-    write!(f, "{}: {code}", step.words())?;
+    write!(f, "{}: {code}", step.name())?;
     match (step, code) {
         (Step::Buffers | Step::Regions, Code(libc::ENOMEM)) => f.write_str(LOCKED_HINT),
         _ => Ok(()),

@@ -69,6 +69,7 @@ pub use report::{ErrorReport, GidText, status_words};
 pub use sends::{CHAIN, SENDS};
 
 use crate::base::units::Span;
+use crate::base::words::named;
 use crate::memory::Errno;
 use core::fmt;
 use sys::LoadError;
@@ -149,54 +150,22 @@ pub struct Config<'a> {
     pub silence_max: Span,
 }
 
-/// The call that a device refused.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Step {
-    /// Opening the device, or asking what it is.
-    Device,
-    /// Asking what its port is.
-    Port,
-    /// Reading the GID.
-    Gid,
-    /// Reading it again, before a queue pair is made.
-    GidNow,
-    /// Making a protection domain.
-    ProtectionDomain,
-    /// Making the completion queue.
-    CompletionQueue,
-    /// Reserving or registering the buffers of a peer.
-    Buffers,
-    /// Making a queue pair.
-    QueuePair,
-    /// Posting the first receives.
-    Receives,
-    /// Giving the queue pair its port.
-    Init,
-    /// Telling the queue pair which extensions both ends have.
-    Extensions,
-    /// Giving the queue pair its peer.
-    ReadyToReceive,
-    /// Letting the queue pair send.
-    ReadyToSend,
-}
-
-impl Step {
-    const fn words(self) -> &'static str {
-        match self {
-            Step::Device => "the device cannot be opened",
-            Step::Port => "the device has no such port",
-            Step::Gid => "the port has no such GID",
-            Step::GidNow => "the GID of the port cannot be read",
-            Step::ProtectionDomain => "the device gives no protection domain",
-            Step::CompletionQueue => "the device gives no completion queue",
-            Step::Buffers => "buffers cannot be registered",
-            Step::QueuePair => "the device gives no queue pair",
-            Step::Receives => "the queue pair takes no receives",
-            Step::Init => "the queue pair refuses the port or the partition",
-            Step::Extensions => "the queue pair refuses the extensions (CROSSTIE_IB_ECE_ENABLE=0)",
-            Step::ReadyToReceive => "the queue pair refuses the path to the peer",
-            Step::ReadyToSend => "the queue pair cannot start to send",
-        }
+named! {
+    /// The call that a device refused.
+    pub enum Step {
+        Device = "the device cannot be opened",
+        Port = "the device has no such port",
+        Gid = "the port has no such GID",
+        GidNow = "the GID of the port cannot be read",
+        ProtectionDomain = "the device gives no protection domain",
+        CompletionQueue = "the device gives no completion queue",
+        Buffers = "buffers cannot be registered",
+        QueuePair = "the device gives no queue pair",
+        Receives = "the queue pair takes no receives",
+        Init = "the queue pair refuses the port or the partition",
+        Extensions = "the queue pair refuses the extensions (CROSSTIE_IB_ECE_ENABLE=0)",
+        ReadyToReceive = "the queue pair refuses the path to the peer",
+        ReadyToSend = "the queue pair cannot start to send",
     }
 }
 
@@ -306,7 +275,7 @@ impl fmt::Display for PeerOpenError {
 }
 
 fn refused(f: &mut fmt::Formatter, step: Step, errno: Errno) -> fmt::Result {
-    write!(f, "{}: {errno}", step.words())?;
+    write!(f, "{}: {errno}", step.name())?;
     match (step, errno) {
         (Step::Buffers, Errno::NO_MEMORY) => {
             f.write_str(" (is the limit of locked memory too low? `ulimit -l`)")

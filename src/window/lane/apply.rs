@@ -46,7 +46,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             RecordKind::Got => return self.got_take(record, inline),
             RecordKind::Refused => {
                 let last = record.offset.saturating_add(record.length);
-                self.refused_take(record.offset, last, Refusal::of(record.value));
+                self.refused_take(record.offset, last, Refusal::from_wire(record.value));
                 Ok(())
             }
             RecordKind::Share => {
@@ -162,7 +162,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         get.state = GetState::Coming;
         let Asked { number, region, address, length, bytes, is_apart, .. } = *get;
         if record.flags & REFUSED != 0 {
-            let refusal = Refusal::of(record.value);
+            let refusal = Refusal::from_wire(record.value);
             self.heard.take_get(number, refusal);
             self.refused_take(number, number, refusal);
         } else if record.length != length || (is_apart && record.flags & APART == 0) {

@@ -8,6 +8,7 @@
 //! 3. A port without an allowed GID is refused by name. NCCL takes the first, which no router
 //!    knows.
 
+use crate::base::words::named;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::string::String;
@@ -78,24 +79,16 @@ pub enum LinkLayer {
     Other,
 }
 
-/// What packets of a GID look like.
-#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
-pub enum GidKind {
-    /// InfiniBand.
-    InfiniBand,
-    /// RoCE version 1: Ethernet frames, which no router forwards.
-    RoceV1,
-    /// RoCE version 2: UDP packets.
-    RoceV2,
-}
-
-impl fmt::Display for GidKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            GidKind::InfiniBand => "InfiniBand",
-            GidKind::RoceV1 => "RoCE v1",
-            GidKind::RoceV2 => "RoCE v2",
-        })
+named! {
+    /// What packets of a GID look like.
+    #[derive(Ord, PartialOrd)]
+    pub enum GidKind {
+        /// InfiniBand.
+        InfiniBand = "InfiniBand",
+        /// RoCE version 1: Ethernet frames, which no router forwards.
+        RoceV1 = "RoCE v1",
+        /// RoCE version 2: UDP packets.
+        RoceV2 = "RoCE v2",
     }
 }
 

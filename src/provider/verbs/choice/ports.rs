@@ -4,6 +4,7 @@
 //! *Source*: `Documentation/ABI/stable/sysfs-class-infiniband` of Linux.
 
 use super::gid::{Gid, GidEntry, GidKind, LinkLayer};
+use crate::base::words::named;
 use core::cell::Cell;
 use core::cmp::Ordering;
 use core::fmt;
@@ -80,21 +81,16 @@ pub struct Port {
     pub pkeys: u32,
 }
 
-/// The logical state of a port (InfiniBand specification 1, 14.2.5.6).
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortState {
-    /// No link.
-    Down,
-    /// There is a link, and no subnet manager has set the port up.
-    Initialize,
-    /// The subnet manager is at it.
-    Armed,
-    /// It works.
-    Active,
-    /// It works, and the link was lost for a moment.
-    ActiveDefer,
-    /// What the kernel says is not known.
-    Unknown,
+named! {
+    /// The logical state of a port (InfiniBand specification 1, 14.2.5.6).
+    pub enum PortState {
+        Down = "down",
+        Initialize = "initializing",
+        Armed = "armed",
+        Active = "active",
+        ActiveDefer = "active, deferred",
+        Unknown = "in an unknown state",
+    }
 }
 
 impl PortState {
@@ -107,19 +103,6 @@ impl PortState {
             5 => PortState::ActiveDefer,
             _ => PortState::Unknown,
         }
-    }
-}
-
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PortState::Down => "down",
-            PortState::Initialize => "initializing",
-            PortState::Armed => "armed",
-            PortState::Active => "active",
-            PortState::ActiveDefer => "active, deferred",
-            PortState::Unknown => "in an unknown state",
-        })
     }
 }
 

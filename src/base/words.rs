@@ -1,0 +1,61 @@
+//! Enums whose variants have a name for people, or a number on the wire, each in one place.
+#![forbid(unsafe_code)]
+
+/// Declares an enum with a name for each variant, which its documentation has too.
+macro_rules! named {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident {
+        $($(#[$doc:meta])* $variant:ident = $words:literal,)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+        $vis enum $name { $($(#[$doc])* #[doc = concat!("(", $words, ")")] $variant,)+ }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &[$name] = &[$($name::$variant),+];
+
+            /// For people.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $words,)+ }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+/// Declares an enum of numbers that a peer says. Of those that mean nothing here, `from_wire` gives
+/// `None`, or what stands behind `else`.
+macro_rules! numbered {
+    ($(#[$meta:meta])* $name:ident: $number:ident $(else $other:ident)? {
+        $($(#[$doc:meta])* $variant:ident = $value:literal,)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+        #[repr($number)]
+        pub enum $name { $($(#[$doc])* $variant = $value,)+ }
+
+        impl $name {
+            $crate::base::words::numbered!(@read $name $number [$($other)?] $($variant $value)+);
+        }
+    };
+    (@read $name:ident $number:ident [] $($variant:ident $value:literal)+) => {
+        /// The one of a number.
+        #[inline]
+        pub const fn from_wire(number: $number) -> Option<$name> {
+            match number { $($value => Some($name::$variant),)+ _ => None }
+        }
+    };
+    (@read $name:ident $number:ident [$other:ident] $($variant:ident $value:literal)+) => {
+        #[doc = concat!("The one of a number; unknown ones are `", stringify!($other), "`.")]
+        pub const fn from_wire(number: $number) -> $name {
+            match number { $($value => $name::$variant,)+ _ => $name::$other }
+        }
+    };
+}
+
+pub(crate) use {named, numbered};
