@@ -8,6 +8,7 @@
 //! 3. A port without an allowed GID is refused by name. NCCL takes the first, which no router
 //!    knows.
 
+use crate::base::integer::bits_common;
 use crate::base::words::named;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -173,15 +174,6 @@ impl Range {
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.ip, self.prefix_bits)
-    }
-}
-
-/// Bits that two addresses have in common at their front; `None`: of different families.
-pub fn bits_common(a: IpAddr, b: IpAddr) -> Option<u32> {
-    match (a, b) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
-        (IpAddr::V6(a), IpAddr::V6(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
     }
 }
 
