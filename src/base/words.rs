@@ -58,4 +58,33 @@ macro_rules! numbered {
     };
 }
 
-pub(crate) use {named, numbered};
+/// Declares an enum with the sentence of each variant, which its documentation has too, and which
+/// may name the variant's fields. Where that is not enough, `|f|` writes it.
+macro_rules! said {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $(
+        $(#[$doc:meta])* $variant:ident
+            $(($($field:ident: $ty:ty),+))?
+            $({ $($(#[$of:meta])* $named:ident: $nty:ty),+ $(,)? })?
+            => $($words:literal)? $(|$f:ident| $say:expr)?,
+    )+ }) => {
+        $(#[$meta])*
+        $vis enum $name { $(
+            $(#[$doc])* $(#[doc = concat!("(", $words, ")")])?
+            $variant $(($($ty),+))? $({ $($(#[$of])* $named: $nty),+ })?,
+        )+ }
+
+        impl core::fmt::Display for $name {
+            #[allow(unused_variables)] // of fields that no sentence names
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self { $(
+                    $name::$variant $(($($field),+))? $({ $($named),+ })? => {
+                        $(write!(f, $words))?
+                        $({ let $f = f; $say })?
+                    }
+                )+ }
+            }
+        }
+    };
+}
+
+pub(crate) use {named, numbered, said};

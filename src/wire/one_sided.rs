@@ -56,8 +56,8 @@ numbered! {
         Share = 6,
         /// The sender has come to barrier `id` of the window.
         Arrive = 7,
-        /// The 64-bit word of the window at `offset` grows by `value`; `length` is 8. It needs the `id`
-        /// records before it; the highest number stands for all.
+        /// The 64-bit word of the window at `offset` grows by `value`; `length` is 8. It needs the
+        /// `id` records before it; the highest number stands for all.
         Add = 8,
     }
 }

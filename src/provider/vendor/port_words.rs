@@ -4,41 +4,29 @@
 
 use super::{Breach, CapsError, PeerError};
 use crate::base::units::Span;
+use crate::base::words::said;
 use core::fmt;
 
-/// Why a port could not be opened. There is none then.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortOpenError {
-    /// What it promises cannot be.
-    Caps(CapsError),
-    /// Its `open` refused with this code, when it was asked for so many peers and regions.
-    Refused {
-        /// The vendor's.
-        code: i32,
-        /// Peers that are open at a time.
-        peers: u32,
-        /// Regions that are registered at a time.
-        regions: u32,
-    },
-    /// Its promises are too little for a lane, in this.
-    Small(&'static str),
-    /// The block is too short.
-    Block,
-}
-
-impl fmt::Display for PortOpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortOpenError::Refused { code, peers, regions } => write!(
-                f,
-                "its open refused peers_max {peers} and regions_max {regions} with code {code}"
-            ),
-            PortOpenError::Caps(error) => {
-                write!(f, "its caps contradict themselves: {}", error.words())
-            }
-            PortOpenError::Small(what) => write!(f, "its caps are too small for a rail: {what}"),
-            PortOpenError::Block => f.write_str("no room for its records"),
-        }
+said! {
+    /// Why a port could not be opened. There is none then.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PortOpenError {
+        /// What it promises cannot be.
+        Caps(error: CapsError) => |f| write!(f, "its caps contradict themselves: {}", error.words()),
+        /// Its `open` refused with this code, when it was asked for so many peers and regions.
+        Refused {
+            /// The vendor's.
+            code: i32,
+            /// Peers that are open at a time.
+            peers: u32,
+            /// Regions that are registered at a time.
+            regions: u32,
+        } =>
+            "its open refused peers_max {peers} and regions_max {regions} with code {code}",
+        /// Its promises are too little for a lane, in this.
+        Small(what: &'static str) => "its caps are too small for a rail: {what}",
+        /// The block is too short.
+        Block => "no room for its records",
     }
 }
 

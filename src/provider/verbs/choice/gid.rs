@@ -9,7 +9,7 @@
 //!    knows.
 
 use crate::base::integer::bits_common;
-use crate::base::words::named;
+use crate::base::words::{named, said};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::string::String;
@@ -117,13 +117,13 @@ impl fmt::Display for GidEntry {
     }
 }
 
-/// A family of addresses.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
+said! {
+    /// A family of addresses.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum Family {
+        V4 => "IPv4",
+        V6 => "IPv6",
+    }
 }
 
 impl Family {
@@ -134,15 +134,6 @@ impl Family {
 
     fn has(self, gid: Gid) -> bool {
         Family::of(gid.ip()) == self
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        })
     }
 }
 
@@ -218,26 +209,17 @@ impl fmt::Display for GidRule {
     }
 }
 
-/// Why no GID of a port is used.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub enum NoGid {
-    /// The port has none: on RoCE, its interface is down or has no address.
-    Empty,
-    /// The index that was asked for is not in use; how many are.
-    Index(u8, usize),
-    /// The rule allows none; the rule and the GIDs in words.
-    Rule(String, String),
-}
-
-impl fmt::Display for NoGid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoGid::Empty => f.write_str("the port has no GID (is its interface up?)"),
-            NoGid::Index(index, count) => {
-                write!(f, "GID index {index} is asked for and not in use ({count} others are)")
-            }
-            NoGid::Rule(rule, there) => write!(f, "no GID is {rule}; there are {there}"),
-        }
+said! {
+    /// Why no GID of a port is used.
+    #[derive(Clone, Eq, PartialEq, Debug)]
+    pub enum NoGid {
+        /// The port has none: on RoCE, its interface is down or has no address.
+        Empty => "the port has no GID (is its interface up?)",
+        /// The index that was asked for is not in use; how many are.
+        Index(index: u8, count: usize) =>
+            "GID index {index} is asked for and not in use ({count} others are)",
+        /// The rule allows none; the rule and the GIDs in words.
+        Rule(rule: String, there: String) => "no GID is {rule}; there are {there}",
     }
 }
 

@@ -23,6 +23,7 @@ pub mod settings;
 pub(super) mod software;
 pub mod speed;
 
+use crate::base::words::said;
 use core::fmt;
 use core::net::IpAddr;
 use gid::{GidEntry, LinkLayer, NoGid};
@@ -62,35 +63,21 @@ pub struct Cabling {
 /// Bit 14 is set in planes of devices that NCCL's own network makes of several.
 const PLACE_MAX: i16 = (1 << 14) - 1;
 
-/// Why a choice is none.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub enum HcaError {
-    /// No name stands between two commas.
-    NameMissing,
-    /// `^` or `=` stands behind a name, and would be for all.
-    Sign(String),
-    /// What stands behind the colon is no port.
-    Port(String),
-    /// What stands behind the port is no rail and plane.
-    Cabling(String),
-}
-
-impl fmt::Display for HcaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HcaError::NameMissing => f.write_str("the name of a device is missing"),
-            HcaError::Sign(name) => {
-                write!(f, "in {name}, ^ or = does not stand in front of all names")
-            }
-            HcaError::Port(name) => write!(
-                f,
-                "in {name}, no port from 1 to 255 follows the colon (for several ports, give \
-                 several names)"
-            ),
-            HcaError::Cabling(name) => {
-                write!(f, "in {name}, no rail and plane from 0 to {PLACE_MAX} follow the port")
-            }
-        }
+said! {
+    /// Why a choice is none.
+    #[derive(Clone, Eq, PartialEq, Debug)]
+    pub enum HcaError {
+        /// No name stands between two commas.
+        NameMissing => "the name of a device is missing",
+        /// `^` or `=` stands behind a name, and would be for all.
+        Sign(name: String) => "in {name}, ^ or = does not stand in front of all names",
+        /// What stands behind the colon is no port.
+        Port(name: String) =>
+            "in {name}, no port from 1 to 255 follows the colon (for several ports, give several \
+             names)",
+        /// What stands behind the port is no rail and plane.
+        Cabling(name: String) =>
+            "in {name}, no rail and plane from 0 to {PLACE_MAX} follow the port",
     }
 }
 

@@ -4,10 +4,9 @@
 //! *Source*: `Documentation/ABI/stable/sysfs-class-infiniband` of Linux.
 
 use super::gid::{Gid, GidEntry, GidKind, LinkLayer};
-use crate::base::words::named;
+use crate::base::words::{named, said};
 use core::cell::Cell;
 use core::cmp::Ordering;
-use core::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -39,24 +38,16 @@ pub struct Device {
     pub ports: Vec<Port>,
 }
 
-/// What a device is for.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum NodeType {
-    /// A channel adapter: InfiniBand and RoCE.
-    ChannelAdapter,
-    /// iWARP, which has no write with immediate that a peer could be told by, and no atomics.
-    Iwarp,
-    /// Something else, with the kernel's number.
-    Other(u32),
-}
-
-impl fmt::Display for NodeType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NodeType::ChannelAdapter => f.write_str("channel adapter"),
-            NodeType::Iwarp => f.write_str("iWARP"),
-            NodeType::Other(number) => write!(f, "node type {number}"),
-        }
+said! {
+    /// What a device is for.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum NodeType {
+        /// A channel adapter: InfiniBand and RoCE.
+        ChannelAdapter => "channel adapter",
+        /// iWARP, which has no write with immediate that a peer could be told by, and no atomics.
+        Iwarp => "iWARP",
+        /// Something else, with the kernel's number.
+        Other(number: u32) => "node type {number}",
     }
 }
 
