@@ -43,7 +43,7 @@ said! {
         NoRdmaRail => "the connection has no RDMA rail that is up",
         NoAtomics => "the RDMA device of the connection has no atomics",
         /// The port of its rail has no companion for another reason.
-        Refused(why: CompanionError) => |f| write!(f, "the RDMA port of the connection has no companion: {why}"),
+        Refused(why: CompanionError) => "the RDMA port of the connection has no companion: {why}",
         Unaligned => "the counter is not aligned to 8 bytes",
         Region => "the handle names no registered region",
         Range => "the counter does not lie in the region",
@@ -54,7 +54,7 @@ said! {
         /// An add of this port has failed before, or the port has: there will be no more.
         Lost => "the companion of the RDMA port has failed",
         /// The device refused the request, with its code.
-        Device(code: i32) => |f| write!(f, "the RDMA device refused the add (errno {code})"),
+        Device(code: i32) => "the RDMA device refused the add (errno {code})",
     }
 }
 

@@ -1,28 +1,35 @@
 //! Why ranks do not come together.
 
-use core::fmt;
+use crate::base::words::said;
 use std::io;
 
-/// Why ranks do not come together.
-#[derive(Debug)]
-pub enum GroupError {
-    /// The handle of a rank is not one of ours, or of another version.
-    Handle(usize),
-    /// A rank of another host told no address in its handle.
-    NoAddress(usize),
-    /// A rank has not come within the deadline.
-    Missing(usize),
-    /// A rank has ended.
-    Ended(usize),
-    /// A process of the user given here dialled, or listens, and may not take part: its user, its
-    /// handle or its key is not right. `None`: it is of another host.
-    Stranger(Option<u32>),
-    /// This rank takes this process for a stranger.
-    Refused(usize),
-    /// Ranks make different calls.
-    Order(usize),
-    /// The kernel refused.
-    System(io::Error),
+said! {
+    /// Why ranks do not come together.
+    #[derive(Debug)]
+    pub enum GroupError {
+        /// The handle of a rank is not one of ours, or of another version.
+        Handle(rank: usize) => "the handle of rank {rank} is not of this version of crosstie",
+        /// A rank of another host told no address in its handle.
+        NoAddress(rank: usize) =>
+            "rank {rank} runs on another host and has told no address: its launcher says that all \
+             ranks run on one host, or CROSSTIE_SOCKET_IFNAME leaves no interface",
+        /// A rank has not come within the deadline.
+        Missing(rank: usize) => "rank {rank} did not come in time",
+        /// A rank has ended.
+        Ended(rank: usize) => "rank {rank} has ended",
+        /// A process of the user given here dialled, or listens, and may not take part: its user,
+        /// its handle or its key is not right. `None`: it is of another host.
+        Stranger(what: Option<u32>) => |f| match what {
+            Some(user) => write!(f, "a process of user {user} is refused as a rank: {PROOF}"),
+            None => write!(f, "a process of another host is refused as a rank: {PROOF_FAR}"),
+        },
+        /// This rank takes this process for a stranger.
+        Refused(rank: usize) => "rank {rank} refuses this process as a rank: {PROOF}",
+        /// Ranks make different calls.
+        Order(rank: usize) => "rank {rank} makes another call than this rank",
+        /// The kernel refused.
+        System(error: io::Error) => "{error}",
+    }
 }
 
 impl GroupError {
@@ -38,34 +45,6 @@ impl GroupError {
             | GroupError::NoAddress(_)
             | GroupError::Stranger(_)
             | GroupError::System(_) => self,
-        }
-    }
-}
-
-impl fmt::Display for GroupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GroupError::Handle(rank) => {
-                write!(f, "the handle of rank {rank} is not of this version of crosstie")
-            }
-            GroupError::NoAddress(rank) => write!(
-                f,
-                "rank {rank} runs on another host and has told no address: its launcher says that \
-                 all ranks run on one host, or CROSSTIE_SOCKET_IFNAME leaves no interface"
-            ),
-            GroupError::Missing(rank) => write!(f, "rank {rank} did not come in time"),
-            GroupError::Ended(rank) => write!(f, "rank {rank} has ended"),
-            GroupError::Stranger(Some(user)) => {
-                write!(f, "a process of user {user} is refused as a rank: {PROOF}")
-            }
-            GroupError::Stranger(None) => {
-                write!(f, "a process of another host is refused as a rank: {PROOF_FAR}")
-            }
-            GroupError::Refused(rank) => {
-                write!(f, "rank {rank} refuses this process as a rank: {PROOF}")
-            }
-            GroupError::Order(rank) => write!(f, "rank {rank} makes another call than this rank"),
-            GroupError::System(error) => error.fmt(f),
         }
     }
 }

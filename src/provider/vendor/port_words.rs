@@ -12,7 +12,8 @@ said! {
     #[derive(Copy, Clone, Eq, PartialEq, Debug)]
     pub enum PortOpenError {
         /// What it promises cannot be.
-        Caps(error: CapsError) => |f| write!(f, "its caps contradict themselves: {}", error.words()),
+        Caps(error: CapsError) => |f|
+            write!(f, "its caps contradict themselves: {}", error.words()),
         /// Its `open` refused with this code, when it was asked for so many peers and regions.
         Refused {
             /// The vendor's.
@@ -30,30 +31,20 @@ said! {
     }
 }
 
-/// Why a peer could not be prepared or joined. Its number is closed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortPeerError {
-    /// No such peer, or not in a state for it.
-    Index,
-    /// The rail is out of use.
-    Lost,
-    /// The vendor refused.
-    Peer(PeerError),
-}
-
-impl fmt::Display for PortPeerError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortPeerError::Index => f.write_str("the rail has no free peer of that number"),
-            PortPeerError::Lost => f.write_str("the rail has broken its promises"),
-            PortPeerError::Peer(PeerError::Again) => f.write_str("the vendor says: not yet"),
-            PortPeerError::Peer(PeerError::Blob) => {
-                f.write_str("the vendor does not know the other end's blob")
-            }
-            PortPeerError::Peer(PeerError::Refused(code)) => {
-                write!(f, "the vendor refused the peer with code {code}")
-            }
-        }
+said! {
+    /// Why a peer could not be prepared or joined. Its number is closed.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PortPeerError {
+        /// No such peer, or not in a state for it.
+        Index => "the rail has no free peer of that number",
+        /// The rail is out of use.
+        Lost => "the rail has broken its promises",
+        /// The vendor refused.
+        Peer(what: PeerError) => |f| match what {
+            PeerError::Again => f.write_str("the vendor says: not yet"),
+            PeerError::Blob => f.write_str("the vendor does not know the other end's blob"),
+            PeerError::Refused(code) => write!(f, "the vendor refused the peer with code {code}"),
+        },
     }
 }
 
@@ -86,22 +77,17 @@ impl fmt::Display for Unended {
     }
 }
 
-/// What ended the life of a peer.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ErrorReport {
-    /// The vendor gave an answer that is none: the whole rail is out of use.
-    Breach(Breach),
-    /// It could not join the peer.
-    Peer(PeerError),
-}
-
-impl fmt::Display for ErrorReport {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            ErrorReport::Breach(Breach { entry, why }) => {
+said! {
+    /// What ended the life of a peer.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum ErrorReport {
+        /// The vendor gave an answer that is none: the whole rail is out of use.
+        Breach(what: Breach) => |f| match what {
+            Breach { entry, why } => {
                 write!(f, "the rail is out of use: of the vendor's {entry}, {why}")
             }
-            ErrorReport::Peer(error) => PortPeerError::Peer(*error).fmt(f),
-        }
+        },
+        /// It could not join the peer.
+        Peer(error: PeerError) => |f| PortPeerError::Peer(*error).fmt(f),
     }
 }
