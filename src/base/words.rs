@@ -1,4 +1,5 @@
-//! Enums whose variants have a name for people, or a number on the wire, each in one place.
+//! Enums whose variants have a name or a sentence for people, or a number on the wire, each in one
+//! place.
 #![forbid(unsafe_code)]
 
 /// Declares an enum with a name for each variant, which its documentation has too.
@@ -12,7 +13,7 @@ macro_rules! named {
 
         impl $name {
             /// All of them.
-            pub const ALL: &[$name] = &[$($name::$variant),+];
+            pub const ALL: [$name; [$($words),+].len()] = [$($name::$variant),+];
 
             /// For people.
             pub const fn name(self) -> &'static str {
@@ -87,4 +88,15 @@ macro_rules! said {
     };
 }
 
-pub(crate) use {named, numbered, said};
+/// Makes variants of an enum out of what they hold.
+macro_rules! wraps {
+    ($name:ident: $($variant:ident($held:ty)),+) => {
+        $(impl From<$held> for $name {
+            fn from(held: $held) -> $name {
+                $name::$variant(held)
+            }
+        })+
+    };
+}
+
+pub(crate) use {named, numbered, said, wraps};

@@ -4,7 +4,7 @@
 use super::choice::sizes::{
     HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX,
 };
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 use crate::connect::{SHM_DIR_BYTES_MAX, descriptor_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};
@@ -108,11 +108,7 @@ impl fmt::Display for AllocateError {
     }
 }
 
-impl From<RegisterError> for AllocateError {
-    fn from(error: RegisterError) -> AllocateError {
-        AllocateError::Register(error)
-    }
-}
+wraps!(AllocateError: Register(RegisterError));
 
 said! {
     /// Why a rail that a program gives is none. The endpoint is not opened.

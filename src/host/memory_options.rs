@@ -4,7 +4,7 @@
 use super::error::RegisterError;
 use super::gpu;
 use crate::base::units::Bytes;
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use crate::fabric::MemoryKind;
 use crate::memory::cuda::Place;
 use crate::memory::dmabuf;
@@ -46,11 +46,7 @@ said! {
     }
 }
 
-impl From<RegisterError> for MemoryError {
-    fn from(error: RegisterError) -> MemoryError {
-        MemoryError::Register(error)
-    }
-}
+wraps!(MemoryError: Register(RegisterError));
 
 impl MemoryOptions {
     /// Whether it is a GPU's.

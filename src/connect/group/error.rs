@@ -1,6 +1,6 @@
 //! Why ranks do not come together.
 
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use std::io;
 
 said! {
@@ -53,8 +53,4 @@ const PROOF: &str = "ranks must run as one user or root (CROSSTIE_ALLOW_UIDS nam
                      have the same CROSSTIE_KEY_FILE";
 const PROOF_FAR: &str = "all ranks must have the same CROSSTIE_KEY_FILE, or none";
 
-impl From<io::Error> for GroupError {
-    fn from(error: io::Error) -> GroupError {
-        GroupError::System(error)
-    }
-}
+wraps!(GroupError: System(io::Error));

@@ -1,7 +1,7 @@
 //! Why an AllGather was not prepared or not carried out.
 #![forbid(unsafe_code)]
 
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use crate::host::RegisterError;
 use crate::host::group::error::WaitError;
 use crate::memory::Errno;
@@ -67,8 +67,4 @@ impl From<WaitError> for GatherError {
     }
 }
 
-impl From<CudaError> for GatherError {
-    fn from(error: CudaError) -> GatherError {
-        GatherError::Cuda(error)
-    }
-}
+wraps!(GatherError: Cuda(CudaError));

@@ -45,7 +45,7 @@ use super::group::board::BoardError;
 use super::settings::Environment;
 use super::{OpenError, RegisterError};
 use crate::base::hash::fnv1a;
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use crate::connect::Trust;
 use crate::connect::group::{GroupError, Listener};
 use crate::connect::interfaces::{address_list, local_addresses};
@@ -121,11 +121,7 @@ said! {
     }
 }
 
-impl From<CudaError> for GinError {
-    fn from(error: CudaError) -> GinError {
-        GinError::Cuda(error)
-    }
-}
+wraps!(GinError: Cuda(CudaError), Group(GroupError), System(Errno));
 
 impl From<AdderError> for GinError {
     fn from(error: AdderError) -> GinError {
@@ -143,18 +139,6 @@ impl From<BoardError> for GinError {
             BoardError::Window(error) => GinError::Window(error),
             BoardError::Missing(rank) => GinError::Late(rank),
         }
-    }
-}
-
-impl From<GroupError> for GinError {
-    fn from(error: GroupError) -> GinError {
-        GinError::Group(error)
-    }
-}
-
-impl From<Errno> for GinError {
-    fn from(error: Errno) -> GinError {
-        GinError::System(error)
     }
 }
 

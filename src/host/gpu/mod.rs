@@ -11,7 +11,7 @@ mod record;
 use super::error::RegisterError;
 use super::log::news;
 use crate::base::units::Bytes;
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use crate::connect::{Name, Socket, Trust, random};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::cuda::pointer::is_writable;
@@ -68,11 +68,7 @@ said! {
     }
 }
 
-impl From<CudaError> for GpuError {
-    fn from(error: CudaError) -> GpuError {
-        GpuError::Cuda(error)
-    }
-}
+wraps!(GpuError: Cuda(CudaError));
 
 /// A region as others may have it.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Why a group was not opened, and how a wait ended that did not end well.
 #![forbid(unsafe_code)]
 
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use crate::host::{AcceptError, ConnectError, ListenError, RegisterError};
 use crate::transport::RequestError;
 use crate::window::WindowError;
@@ -65,8 +65,4 @@ said! {
     }
 }
 
-impl From<WindowError> for WaitError {
-    fn from(error: WindowError) -> WaitError {
-        WaitError::Window(error)
-    }
-}
+wraps!(WaitError: Window(WindowError));

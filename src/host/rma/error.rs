@@ -1,7 +1,7 @@
 //! Why something of this room does not work.
 #![forbid(unsafe_code)]
 
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use crate::host::error::{ListenError, OpenError};
 use crate::host::group::GroupError;
 use crate::host::group::board::BoardError;
@@ -38,11 +38,7 @@ said! {
     }
 }
 
-impl From<GroupError> for RmaError {
-    fn from(error: GroupError) -> RmaError {
-        RmaError::Group(error)
-    }
-}
+wraps!(RmaError: Group(GroupError), System(Errno), Window(WindowError));
 
 impl From<BoardError> for RmaError {
     fn from(error: BoardError) -> RmaError {
@@ -51,17 +47,5 @@ impl From<BoardError> for RmaError {
             BoardError::Window(error) => RmaError::Window(error),
             BoardError::Missing(rank) => RmaError::Missing(rank),
         }
-    }
-}
-
-impl From<Errno> for RmaError {
-    fn from(error: Errno) -> RmaError {
-        RmaError::System(error)
-    }
-}
-
-impl From<WindowError> for RmaError {
-    fn from(error: WindowError) -> RmaError {
-        RmaError::Window(error)
     }
 }

@@ -24,7 +24,7 @@ use super::gpu::{Entered, Gpu};
 use super::library::{CudaError, LoadError};
 use super::pinned::{DeviceBlock, Pinned};
 use super::stream::Stream;
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedMapping};
 use core::ffi::{c_uint, c_void};
@@ -80,17 +80,7 @@ said! {
     }
 }
 
-impl From<CudaError> for KernelError {
-    fn from(error: CudaError) -> KernelError {
-        KernelError::Cuda(error)
-    }
-}
-
-impl From<Errno> for KernelError {
-    fn from(error: Errno) -> KernelError {
-        KernelError::System(error)
-    }
-}
+wraps!(KernelError: Cuda(CudaError), System(Errno));
 
 /// How far a launch is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -1,7 +1,7 @@
 //! One GPU as the copy engine uses it: streams, and pinned memory to copy through.
 
 use crate::base::units::{Bytes, Instant, Span};
-use crate::base::words::said;
+use crate::base::words::{said, wraps};
 use crate::fabric::{LocalSpan, RailKey};
 use crate::memory::cuda::{CudaError, Gpu, Marked, Pinned};
 use crate::memory::{Errno, Reserve};
@@ -68,11 +68,7 @@ said! {
     }
 }
 
-impl From<CudaError> for LaneError {
-    fn from(error: CudaError) -> LaneError {
-        LaneError::Cuda(error)
-    }
-}
+wraps!(LaneError: Cuda(CudaError));
 
 // SAFETY: the pointer is to cells, which one thread at a time uses.
 unsafe impl Send for Lanes {}
