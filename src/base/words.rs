@@ -62,19 +62,19 @@ macro_rules! numbered {
 /// Declares an enum with the sentence of each variant, which its documentation has too, and which
 /// may name the variant's fields. Where that is not enough, `|f|` writes it.
 macro_rules! said {
-    ($(#[$meta:meta])* $vis:vis enum $name:ident { $(
+    ($(#[$meta:meta])* $vis:vis enum $name:ident $(<$life:lifetime>)? { $(
         $(#[$doc:meta])* $variant:ident
             $(($($field:ident: $ty:ty),+))?
             $({ $($(#[$of:meta])* $named:ident: $nty:ty),+ $(,)? })?
             => $($words:literal)? $(|$f:ident| $say:expr)?,
     )+ }) => {
         $(#[$meta])*
-        $vis enum $name { $(
+        $vis enum $name $(<$life>)? { $(
             $(#[$doc])* $(#[doc = concat!("(", $words, ")")])?
             $variant $(($($ty),+))? $({ $($(#[$of])* $named: $nty),+ })?,
         )+ }
 
-        impl core::fmt::Display for $name {
+        impl $(<$life>)? core::fmt::Display for $name $(<$life>)? {
             #[allow(unused_variables)] // of fields that no sentence names
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 match self { $(
