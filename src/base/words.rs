@@ -66,12 +66,12 @@ macro_rules! said {
         $(#[$doc:meta])* $variant:ident
             $(($($field:ident: $ty:ty),+))?
             $({ $($(#[$of:meta])* $named:ident: $nty:ty),+ $(,)? })?
-            => $($words:literal)? $(|$f:ident| $say:expr)?,
+            $(= $number:literal)? => $($words:literal)? $(|$f:ident| $say:expr)?,
     )+ }) => {
         $(#[$meta])*
         $vis enum $name $(<$life>)? { $(
             $(#[$doc])* $(#[doc = concat!("(", $words, ")")])?
-            $variant $(($($ty),+))? $({ $($(#[$of])* $named: $nty),+ })?,
+            $variant $(($($ty),+))? $({ $($(#[$of])* $named: $nty),+ })? $(= $number)?,
         )+ }
 
         impl $(<$life>)? core::fmt::Display for $name $(<$life>)? {

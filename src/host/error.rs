@@ -76,35 +76,23 @@ impl fmt::Display for RingsError {
     }
 }
 
-/// Why no memory was allocated. Nothing was changed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum AllocateError {
-    /// The heap has no gap of that length left.
-    HeapFull,
-    /// There is no heap (`Kind`), the system has no memory (`Fabric`), or the memory could not be
-    /// registered.
-    Register(RegisterError),
-}
-
-impl fmt::Display for AllocateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            AllocateError::HeapFull => {
-                "the endpoint's heap (heap_bytes, CROSSTIE_HEAP_BYTES) has no gap of that length \
-                 left"
-            }
-            AllocateError::Register(RegisterError::Kind) => {
+said! {
+    /// Why no memory was allocated. Nothing was changed.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum AllocateError {
+        HeapFull =>
+            "the endpoint's heap (heap_bytes, CROSSTIE_HEAP_BYTES) has no gap of that length left",
+        /// There is no heap (`Kind`), the system has no memory (`Fabric`), or the memory could not
+        /// be registered.
+        Register(error: RegisterError) => |f| match error {
+            RegisterError::Kind => f.write_str(
                 "the endpoint was opened without a heap (its options, CROSSTIE_HEAP_BYTES=0, or a \
-                 kernel that makes no shared memory)"
-            }
-            AllocateError::Register(RegisterError::Full) => {
-                "regions_max regions are registered already"
-            }
-            AllocateError::Register(RegisterError::Range) => "the range is empty or wraps around",
-            AllocateError::Register(RegisterError::Fabric(code)) => {
-                return write!(f, "the memory was refused ({})", Errno(*code));
-            }
-        })
+                 kernel that makes no shared memory)",
+            ),
+            RegisterError::Full => f.write_str("regions_max regions are registered already"),
+            RegisterError::Range => f.write_str("the range is empty or wraps around"),
+            RegisterError::Fabric(code) => write!(f, "the memory was refused ({})", Errno(*code)),
+        },
     }
 }
 
