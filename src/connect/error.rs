@@ -85,7 +85,6 @@ said! {
             "no listener at {peer}{}: it was closed, or its process has ended",
             peer.tried
         ),
-        /// The peer has no connection left.
         PeerFull(peer: Peer) => "{peer} has no connection left",
         /// The peer could not get memory.
         PeerMemory(peer: Peer) => "{peer} {NO_PEER_MEMORY}",

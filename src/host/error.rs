@@ -104,7 +104,6 @@ said! {
     pub enum VendorRailError {
         /// The structure, or its size.
         Struct => "struct_size is not the size of any version",
-        /// What is reserved is not zero.
         Reserved => "reserved is not zero",
         /// The table.
         Table(what: TableError) => |f| match what {
@@ -142,7 +141,6 @@ said! {
         Rings(error: RingsError) => "{error}",
         /// The block is smaller than [`super::Options::bytes`].
         Storage => "the storage is smaller than the endpoint's size",
-        /// The device cannot be used on this host.
         Device => "the device cannot be used on this host",
         /// `CROSSTIE_TCP_THREAD_CPUS` names a CPU that no thread of this process may use.
         Cpu(cpu: u32) =>

@@ -37,11 +37,8 @@ said! {
             }
             None => f.write_str("memory of the host lies on no device: set device to -1"),
         },
-        /// The descriptor is no dma-buf.
         NoDmabuf(descriptor: RawFd) => "descriptor {descriptor} is no dma-buf, or not open",
-        /// Memory of the host takes no dma-buf.
         HostDmabuf => "memory of the host takes no dma-buf: set dmabuf to -1",
-        /// It ends beyond the dma-buf, which has so many bytes.
         DmabufRange(bytes: u64) => "the memory ends beyond the dma-buf, which has {bytes} bytes",
     }
 }

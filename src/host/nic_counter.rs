@@ -53,7 +53,6 @@ said! {
         Again => "as many adds are on their way as there may be",
         /// An add of this port has failed before, or the port has: there will be no more.
         Lost => "the companion of the RDMA port has failed",
-        /// The device refused the request, with its code.
         Device(code: i32) => "the RDMA device refused the add (errno {code})",
     }
 }

@@ -9,13 +9,11 @@ said! {
     pub enum GroupError {
         /// The handle of a rank is not one of ours, or of another version.
         Handle(rank: usize) => "the handle of rank {rank} is not of this version of crosstie",
-        /// A rank of another host told no address in its handle.
         NoAddress(rank: usize) =>
             "rank {rank} runs on another host and has told no address: its launcher says that all \
              ranks run on one host, or CROSSTIE_SOCKET_IFNAME leaves no interface",
         /// A rank has not come within the deadline.
         Missing(rank: usize) => "rank {rank} did not come in time",
-        /// A rank has ended.
         Ended(rank: usize) => "rank {rank} has ended",
         /// A process of the user given here dialled, or listens, and may not take part: its user,
         /// its handle or its key is not right. `None`: it is of another host.

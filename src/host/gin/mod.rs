@@ -111,10 +111,8 @@ said! {
         Endpoint(error: OpenError) => "no way to ranks of other hosts: {error}",
         /// The ranks of all hosts do not come together.
         Hosts(error: super::group::GroupError) => "no way to ranks of other hosts: {error}",
-        /// Ranks of other hosts cannot reach the memory.
         Register(error: RegisterError) =>
             "ranks of other hosts cannot reach this memory ({error:?})",
-        /// Ranks of other hosts cannot use the window.
         Window(error: WindowError) => "ranks of other hosts cannot use this memory: {error}",
         /// A rank has not made its part of a window in time.
         Late(rank: u32) => "rank {rank} has not registered its part of the memory in time",

@@ -59,7 +59,6 @@ said! {
         ReadOnly => "its GPU may not write it: allow reads and writes by cuMemSetAccess",
         /// More GPUs than there is room for.
         Number(number: i32) => "it is of GPU {number}, and there is room for {GPUS_MAX}",
-        /// A GPU cannot be used.
         Lanes(error: LaneError) => "its GPU cannot be used: {error}",
         /// What NICs write to it must be flushed.
         Flush => "what a NIC writes to it would need a flush",

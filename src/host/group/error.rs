@@ -16,11 +16,9 @@ said! {
     pub enum GroupError {
         /// A limit is out of range, or the rank is not below the number of ranks.
         Limits => "a limit of the group is out of range",
-        /// The block is too small, or not aligned to 64 bytes.
         Storage => "the group's storage is too small, or not aligned to 64 bytes",
         /// The frames could not be registered.
         Register(_it: RegisterError) => "the group's storage cannot be registered",
-        /// The endpoint has fewer connections left than the group needs, which are so many.
         Connections(needed: u32) =>
             "the group needs {needed} connections, and the endpoint has fewer left \
              (connections_max)",
@@ -39,10 +37,8 @@ said! {
         Connect(rank: u32, error: ConnectError) => "no connection to rank {rank}: {error}",
         /// This rank could not accept.
         Accept(error: AcceptError) => "the group cannot accept: {error:?}",
-        /// The connection to that rank failed while the group was opened.
         Failed(rank: u32, error: RequestError) =>
             "the connection to rank {rank} failed while the group opened: {error}",
-        /// That rank did not connect in time.
         Missing(rank: u32) => "rank {rank} did not connect in time",
         /// That rank could not open its group; its own error says why.
         Elsewhere(rank: u32) => "rank {rank} could not open its group; its own error says why",
@@ -58,7 +54,6 @@ said! {
             Some(rank) => write!(f, "the deadline has passed, for rank {rank}"),
             None => f.write_str("the deadline has passed"),
         },
-        /// The group was aborted.
         Aborted => "the group was aborted",
         /// The operation ended with an error.
         Window(error: WindowError) => "{error}",

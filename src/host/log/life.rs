@@ -14,11 +14,9 @@ use core::fmt;
 said! {
     /// What is to be said of a connection, or of a rail of it.
     pub(in crate::host) enum LifeEvent<'a> {
-        /// Threads that copy through shared memory cannot be started.
         CopyThreads(errno: Errno) =>
             "threads that copy through shared memory cannot be started ({errno}); the calling \
              threads copy alone; CROSSTIE_SHM_THREADS=0 asks for none",
-        /// Threads of TCP cannot be started.
         TcpThreads(errno: Errno) =>
             "threads for long messages over TCP cannot be started ({errno}); the calling threads \
              move these messages; CROSSTIE_TCP_THREADS=0 asks for none",
@@ -30,7 +28,6 @@ said! {
             Limits::or_more(*ours),
             Limits::or_more(*theirs),
         ),
-        /// A connection ends with this rail.
         Ends { at: &'a RailAt<'a> } =>
             "{at} was lost, and its connection ends: an endpoint with companions moves nothing to \
              another rail",
@@ -44,7 +41,6 @@ said! {
         /// A rail whose second end could not be opened.
         NoSecondEnd { lane: u8, error: PortPeerError } =>
             "rail {lane} is not connected yet: {error}; it is tried again",
-        /// A peer breaks the protocol.
         Broken { peer: &'a str, error: ReportError } => "{peer} breaks the protocol: {error}",
     }
 }

@@ -17,7 +17,6 @@ said! {
             write!(f, "{name} is not a variable of crosstie")?;
             nearest.map_or(Ok(()), |near| write!(f, "; the nearest is {near}"))
         },
-        /// More TCP rails are asked for than connections have.
         TcpRails { wish: u32, most: u32 } =>
             "CROSSTIE_TCP_RAILS={wish} is more than rails_max, {most}, of this endpoint: its \
              connections have {most} at most",
