@@ -47,5 +47,9 @@ pub mod memory;
 #[path = "../tests/kit/src/random.rs"]
 mod random;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;
+
+// Files of `tests/` that its unit tests include name the library as others do.
+#[cfg(test)]
+extern crate self as crosstie;

@@ -1,14 +1,16 @@
 //! The TCP rail keeps the contract, over real sockets of the loopback device.
 
 mod common;
+#[path = "common/tcp_pair.rs"]
+mod tcp_pair;
 
 use common::{Pair, Pause, Rejoin};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::Provider;
-use crosstie::provider::tcp::pair::{PairConfig, PairMemory, connected};
 use crosstie::provider::tcp::{Limits, PeerOpenError, Settings, Tcp};
 use std::os::fd::IntoRawFd;
+use tcp_pair::{PairConfig, PairMemory, connected};
 
 fn pair(config: PairConfig) -> Pair<Tcp<'static>> {
     let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(config)));

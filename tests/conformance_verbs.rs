@@ -14,8 +14,8 @@ use crosstie::fabric::{
     CloseError, Completion, DownCause, FenceKind, LocalSpan, MemoryDomain, Op, OpErrorKind, OpId,
     OpKind, PeerLife, PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
-use crosstie::provider::verbs::pair::connect;
 use crosstie::provider::verbs::{PeerOpenError, RECEIVES, Verbs};
+use verbs_support::verbs_pair::connect;
 use verbs_support::{
     BLOCK_BYTES, LIMITS, OTHER, PEER, World, ends, let_device_work, rails, rails_adaptive, rails_as,
 };

@@ -6,11 +6,12 @@
 mod common;
 mod host_support;
 mod namespace_support;
+#[path = "common/tcp_pair.rs"]
+mod tcp_pair;
 
 use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::Bytes;
-use crosstie::provider::tcp::pair::{PairConfig, PairMemory};
 use crosstie::provider::tcp::{Limits, Settings, Tcp};
 use namespace_support::may_wire;
 use namespace_support::wire::{Quality, Wired};
@@ -19,6 +20,7 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use tcp_pair::{PairConfig, PairMemory};
 
 const QUALITY: Quality = Quality {
     delay: Duration::from_micros(500),

@@ -119,7 +119,7 @@ fn told(options: &Options, lie: &Lie) {
             (lie.tell)(&mut liar, &share);
             if let End::Refused(refusal) = lie.end {
                 let heard = liar.await_kind(RecordKind::Refused);
-                assert_eq!(Refusal::of(heard.value), refusal, "{}", lie.name);
+                assert_eq!(Refusal::from_wire(heard.value), refusal, "{}", lie.name);
             }
             is_told.store(true, Ordering::SeqCst);
             liar.stay_until(&is_seen);

@@ -28,7 +28,7 @@ impl Registrar for Counted {
 
 fn memory(page: u64) -> Memory<'static> {
     let (address, length) = (page * PAGE + 1, Bytes(PAGE));
-    Memory { region: Region { address, length, kind: MemoryKind::Host }, identity: 0, dmabuf: None }
+    Memory { region: Region { address, length, kind: MemoryKind::Host }, dmabuf: None }
 }
 
 #[test]

@@ -14,7 +14,6 @@ use crosstie::fabric::{
 };
 use crosstie::provider::verbs::choice::HcaChoice;
 use crosstie::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer};
-use crosstie::provider::verbs::pair::devices;
 use crosstie::provider::verbs::ports::{Device, NodeType, Port, PortState};
 use crosstie::provider::verbs::settings::Settings;
 use crosstie::provider::verbs::speed::correct;
@@ -23,6 +22,7 @@ use crosstie::wire::queue_pair::QueuePairHello;
 use std::net::IpAddr;
 use std::path::Path;
 use verbs_support::fake::{compile, libraries, story_told, tell_in, told_in};
+use verbs_support::verbs_pair::devices;
 use verbs_support::{LIMITS, NOTHING, PEER, World, config, old_kernel};
 
 /// The story of a device that is so has this in it.

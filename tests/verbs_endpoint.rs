@@ -6,8 +6,8 @@ mod guest_support;
 mod host_support;
 
 use crosstie::host::endpoint::ConnectionRail;
-use crosstie::provider::verbs::pair::devices;
 use crosstie::transport::rail::LaneState;
+use guest_support::verbs_pair::devices;
 use guest_support::{
     address_add, address_take, dropped, ends, flow_until_given_up, is_given_up, link_down,
     link_down_with_stripes, link_up, neighbours_stay, open, pair, pair_in, pair_of, run,

@@ -201,7 +201,6 @@ impl<'m> Carver<'m> {
 #[cfg(any(test, feature = "std"))]
 pub mod heap {
     use super::{BLOCK_ALIGN, Carver};
-    extern crate std;
     use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
     use std::vec::Vec;
 

@@ -8,8 +8,6 @@
 //! Files that are opened for reading and closed within one call are left alone: nothing that is
 //! written to a standard stream reaches them.
 
-extern crate std;
-
 use super::sync::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -56,7 +56,6 @@ impl fmt::Display for Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    extern crate std;
     use std::string::ToString;
 
     #[test]

@@ -1,5 +1,7 @@
-//! Whole numbers, as people write them.
+//! Whole numbers, as people write them, and what numbers have in common.
 #![forbid(unsafe_code)]
+
+use core::net::IpAddr;
 
 use core::num::IntErrorKind;
 
@@ -33,9 +35,17 @@ pub fn of_c(text: &str) -> Option<(i128, &str)> {
     Some((if text.starts_with('-') { -value } else { value }, rest))
 }
 
+/// Bits that two addresses have in common at their front; `None`: of different families.
+pub fn bits_common(a: IpAddr, b: IpAddr) -> Option<u32> {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
+        (IpAddr::V6(a), IpAddr::V6(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
 

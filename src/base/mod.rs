@@ -22,5 +22,6 @@ pub mod slab;
 pub mod sync;
 pub mod text;
 pub mod units;
+pub(crate) mod words;
 
 pub use access::{gate, recall, tickets};

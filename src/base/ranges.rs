@@ -1,9 +1,7 @@
 //! Counted address ranges that are looked up by what they are: the table of a registration cache.
 //!
-//! A range may overlap others, also be inside of one. Its *identity* is a number that its owner
-//! gives, such as an allocation's: it tells two uses of the same addresses apart. A lookup must
-//! have the same identity. A lookup for a part of a range finds the range if that has an identity:
-//! an allocation goes as a whole, while parts of other memory may go.
+//! A range may overlap others, also be inside of one. A lookup finds the very same range alone: the
+//! holder of a whole may give up all but a part of it.
 #![forbid(unsafe_code)]
 
 use super::slab::Handle;
@@ -16,23 +14,8 @@ pub struct Span {
     pub start: u64,
     /// Address behind the last byte; above `start`.
     pub end: u64,
-    /// Which use of these addresses; 0: nobody knows.
-    pub identity: u64,
     /// What kind of memory, as the owner packs it.
     pub kind: u64,
-}
-
-impl Span {
-    /// Whether they have a byte in common.
-    pub const fn overlaps(&self, other: &Span) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-
-    /// Whether the other lies inside, and is of the same use and kind.
-    const fn holds(&self, part: &Span) -> bool {
-        let is_inside = self.start <= part.start && part.end <= self.end;
-        is_inside && self.identity == part.identity && self.kind == part.kind
-    }
 }
 
 /// One range. Zeroed storage is a free slot.
@@ -43,8 +26,8 @@ pub struct CountedSlot {
     /// Odd while in use.
     generation: u32,
     held: u32,
-    /// How many were published when this one was; 0: lookups do not find it.
-    published: u64,
+    /// Lookups find it.
+    is_published: bool,
 }
 
 impl CountedSlot {
@@ -72,13 +55,12 @@ pub struct CountedRanges<'m> {
     slots: &'m mut [CountedSlot],
     /// No slot from here on was ever used.
     touched: usize,
-    publications: u64,
 }
 
 impl<'m> CountedRanges<'m> {
     /// An empty table over zeroed slots.
     pub fn new(slots: &'m mut [CountedSlot]) -> CountedRanges<'m> {
-        CountedRanges { slots, touched: 0, publications: 0 }
+        CountedRanges { slots, touched: 0 }
     }
 
     /// The ranges in use.
@@ -97,19 +79,12 @@ impl<'m> CountedRanges<'m> {
         self.touched
     }
 
-    /// The range that is `span`, to the byte; else, if `span` has an identity, the nearest one that
-    /// holds it. *Cost*: a look at every slot that was ever used.
+    /// The range that is `span`, to the byte. *Cost*: a look at every slot that was ever used.
     pub fn find(&self, span: &Span) -> Option<Handle> {
-        let published = || self.published().filter(|(_, slot)| slot.held > 0);
-        let very = published().find(|(_, slot)| slot.span == *span);
-        let around = || published().filter(|(_, slot)| span.identity != 0 && slot.span.holds(span));
-        let nearest = || around().max_by_key(|(_, slot)| (slot.span.start, slot.published));
-        very.or_else(nearest).map(|(handle, _)| handle)
-    }
-
-    fn published(&self) -> impl Iterator<Item = (Handle, &CountedSlot)> {
-        let all = self.all().map(|handle| (handle, &self.slots[handle.index as usize]));
-        all.filter(|(_, slot)| slot.published > 0)
+        self.all().find(|handle| {
+            let slot = &self.slots[handle.index as usize];
+            slot.is_published && slot.held > 0 && slot.span == *span
+        })
     }
 
     /// [`CountedRanges::find`], and holds the range.
@@ -155,20 +130,18 @@ impl<'m> CountedRanges<'m> {
         self.touched = self.touched.max(index + 1);
         let slot = &mut self.slots[index];
         let generation = slot.generation.wrapping_add(1);
-        *slot = CountedSlot { span: *span, generation, held: 1, published: 0 };
+        *slot = CountedSlot { span: *span, generation, held: 1, is_published: false };
         Some(Handle { index: index as u32, generation })
     }
 
     /// Lets lookups find a reserved range; what its owner keeps beside it is written by now.
     pub fn publish(&mut self, handle: Handle) {
-        self.publications += 1;
-        let number = self.publications;
-        self.live_mut(handle).into_iter().for_each(|slot| slot.published = number);
+        self.live_mut(handle).into_iter().for_each(|slot| slot.is_published = true);
     }
 
     /// No lookup finds a range from now on; its holders go on holding it.
     pub fn withdraw(&mut self, handle: Handle) {
-        self.live_mut(handle).into_iter().for_each(|slot| slot.published = 0);
+        self.live_mut(handle).into_iter().for_each(|slot| slot.is_published = false);
     }
 
     /// The last holder of a withdrawn range holds it again.
@@ -185,15 +158,7 @@ impl<'m> CountedRanges<'m> {
     pub fn free(&mut self, handle: Handle) {
         assert!(self.held(handle).is_some_and(|held| held <= 1));
         let slot = &mut self.slots[handle.index as usize];
-        (slot.generation, slot.published) = (slot.generation.wrapping_add(1), 0);
-    }
-
-    /// The first published range, from slot `from` on, that has a byte in common with `span`, and
-    /// the slot behind it.
-    pub fn overlapping(&self, span: &Span, from: usize) -> Option<(Handle, usize)> {
-        let mut behind = self.published().filter(|(handle, _)| handle.index as usize >= from);
-        let (handle, _) = behind.find(|(_, slot)| slot.span.overlaps(span))?;
-        Some((handle, handle.index as usize + 1))
+        (slot.generation, slot.is_published) = (slot.generation.wrapping_add(1), false);
     }
 }
 
@@ -201,8 +166,8 @@ impl<'m> CountedRanges<'m> {
 mod tests {
     use super::*;
 
-    fn span(start: u64, end: u64, identity: u64) -> Span {
-        Span { start, end, identity, kind: 0 }
+    fn span(start: u64, end: u64) -> Span {
+        Span { start, end, kind: 0 }
     }
 
     macro_rules! table {
@@ -221,49 +186,32 @@ mod tests {
     #[test]
     fn range_is_found_by_its_very_span() {
         table!(table, 4);
-        let long = insert(&mut table, span(100, 1000, 0));
-        let short = insert(&mut table, span(100, 300, 0));
-        let mapped = Span { kind: 1, ..span(100, 300, 0) };
-        assert_eq!(table.find(&span(100, 300, 0)), Some(short));
-        assert_eq!(table.find(&span(100, 1000, 0)), Some(long));
-        for part in [span(101, 300, 0), span(100, 299, 0), span(250, 260, 0), span(99, 300, 0)] {
+        let long = insert(&mut table, span(100, 1000));
+        let short = insert(&mut table, span(100, 300));
+        let mapped = Span { kind: 1, ..span(100, 300) };
+        assert_eq!(table.find(&span(100, 300)), Some(short));
+        assert_eq!(table.find(&span(100, 1000)), Some(long));
+        for part in [span(101, 300), span(100, 299), span(250, 260), span(99, 300)] {
             assert_eq!(table.find(&part), None, "{part:?}");
         }
-        assert_eq!(table.find(&span(100, 300, 7)), None, "another use of the addresses");
         assert_eq!(table.find(&mapped), None, "another kind of memory");
         let mapped = (insert(&mut table, mapped), mapped);
         assert_eq!(table.find(&mapped.1), Some(mapped.0));
-        assert_eq!(table.find(&span(100, 300, 0)), Some(short));
-    }
-
-    #[test]
-    fn part_of_a_known_allocation_finds_the_whole() {
-        table!(table, 4);
-        let whole = insert(&mut table, span(100, 1000, 7));
-        insert(&mut table, span(100, 300, 7));
-        let late = insert(&mut table, span(500, 600, 7));
-        for part in [span(100, 301, 7), span(499, 600, 7), span(999, 1000, 7)] {
-            assert_eq!(table.find(&part), Some(whole), "{part:?}");
-        }
-        assert_eq!(table.find(&span(501, 600, 7)), Some(late), "the nearest");
-        for other in [span(99, 300, 7), span(100, 1001, 7), span(101, 300, 8), span(101, 300, 0)] {
-            assert_eq!(table.find(&other), None, "{other:?}");
-        }
-        assert_eq!(table.find(&Span { kind: 1, ..span(101, 300, 7) }), None, "of another kind");
+        assert_eq!(table.find(&span(100, 300)), Some(short));
     }
 
     #[test]
     fn last_holder_is_told_and_nobody_takes_it_up_again() {
         table!(table, 2);
-        let handle = insert(&mut table, span(100, 200, 0));
-        assert_eq!(table.acquire(&span(100, 200, 0)), Some(handle));
+        let handle = insert(&mut table, span(100, 200));
+        assert_eq!(table.acquire(&span(100, 200)), Some(handle));
         assert_eq!(table.release(handle), Ok(Released::Held));
         assert_eq!(table.release(handle), Ok(Released::Last));
-        assert_eq!(table.acquire(&span(100, 200, 0)), None);
+        assert_eq!(table.acquire(&span(100, 200)), None);
         assert_eq!(table.release(handle), Err(Stale));
         table.withdraw(handle);
         table.free(handle);
-        let again = insert(&mut table, span(100, 200, 0));
+        let again = insert(&mut table, span(100, 200));
         assert_ne!(again, handle);
         assert_eq!(table.span(handle), None);
         assert_eq!(table.release(handle), Err(Stale));
@@ -272,30 +220,29 @@ mod tests {
     #[test]
     fn full_table_says_so_and_takes_up_what_was_freed() {
         table!(table, 2);
-        let first = insert(&mut table, span(0, 10, 0));
-        insert(&mut table, span(20, 30, 0));
-        assert_eq!(table.reserve(&span(40, 50, 0)), None);
-        assert_eq!(table.overlapping(&span(5, 25, 0), 0), Some((first, 1)));
+        let first = insert(&mut table, span(0, 10));
+        insert(&mut table, span(20, 30));
+        assert_eq!(table.reserve(&span(40, 50)), None);
         assert_eq!(table.release(first), Ok(Released::Last));
         table.withdraw(first);
         table.free(first);
-        assert!(table.reserve(&span(40, 50, 0)).is_some());
+        assert!(table.reserve(&span(40, 50)).is_some());
     }
 
     #[test]
     fn range_that_its_last_holder_holds_again_is_nobody_elses() {
         table!(table, 1);
-        let handle = insert(&mut table, span(64, 128, 0));
+        let handle = insert(&mut table, span(64, 128));
         // its holder gives it up, and cannot
         assert_eq!(table.release(handle), Ok(Released::Last));
         table.withdraw(handle);
         table.hold_again(handle);
-        assert_eq!(table.acquire(&span(64, 128, 0)), None);
-        assert_eq!((table.held(handle), table.span(handle)), (Some(1), Some(span(64, 128, 0))));
+        assert_eq!(table.acquire(&span(64, 128)), None);
+        assert_eq!((table.held(handle), table.span(handle)), (Some(1), Some(span(64, 128))));
         assert_eq!(table.release(handle), Ok(Released::Last));
         assert_eq!((table.held(handle), table.release(handle)), (Some(0), Err(Stale)));
         table.free(handle);
-        let other = insert(&mut table, span(64, 128, 0));
-        assert_eq!(table.acquire(&span(64, 128, 0)), Some(other), "its slot is as any other");
+        let other = insert(&mut table, span(64, 128));
+        assert_eq!(table.acquire(&span(64, 128)), Some(other), "its slot is as any other");
     }
 }

@@ -86,7 +86,6 @@ impl<const BYTES: usize> fmt::Debug for Text<BYTES> {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

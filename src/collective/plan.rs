@@ -4,7 +4,6 @@
 //! | --- | --- | --- |
 //! | direct | its chunk, to each | its chunk |
 //! | pipeline | its chunk, then what came, to the next team: a ring | the same chunks |
-#![forbid(unsafe_code)]
 
 /// Which schedule.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]

@@ -4,7 +4,6 @@
 //! Each word is set to 1 by one side and taken, back to 0, by the other. The setter sets it again
 //! only after it has seen a later word of the taker. So no replay overtakes another, although a
 //! rank may begin the next one while others are still in this one.
-#![forbid(unsafe_code)]
 
 use super::plan::Plan;
 

@@ -3,8 +3,6 @@
 //! users of the host can read them, and learn nothing of the id.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::key::public_number;
 use super::os;
 use super::socket::{Name, Socket};

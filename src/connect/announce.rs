@@ -1,8 +1,6 @@
 //! What the data thread is told, and the slots that it is told of.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connection::{Connection, Phase};
 use super::control::{Control, RETRY};
 use super::event::{BandEvent, LinkParams, Rail, Side};

@@ -67,7 +67,6 @@ fn place(number: u64) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    extern crate std;
     use std::collections::BTreeSet;
 
     #[test]

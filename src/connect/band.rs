@@ -1,8 +1,6 @@
 //! The side band of one endpoint, as its owner sees it.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address;
 use super::control::{Control, TOKEN_KICK};
 use super::ending::Ending;

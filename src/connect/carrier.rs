@@ -10,8 +10,6 @@
 //! A lane to an address of our own host needs no carrier.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::band::BandConfig;
 use super::channel::Channel;
 use super::connection::Phase;

@@ -1,8 +1,6 @@
 //! What frames travel on: a record socket of this host, or a stream between hosts.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::event::Rail;
 use super::socket::Socket;
 use super::stream::StreamSocket;

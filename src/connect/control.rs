@@ -1,8 +1,6 @@
 //! The state of a band, and what moves it: ready sockets and time.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address::{self, Address};
 use super::band::{BandConfig, BandTables};
 use super::carrier::Carriers;

@@ -1,8 +1,6 @@
 //! How a connector reaches a listener: on its host first, then at its addresses in turn.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address::{self, Address};
 use super::channel::Channel;
 use super::connection::NONE;

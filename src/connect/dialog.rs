@@ -1,8 +1,6 @@
 //! Connections on a link that stands: made, refused, closed (W8.2, W8.3).
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connection::{NONE, Phase};
 use super::control::Control;
 use super::error::ConnectError;

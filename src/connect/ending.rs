@@ -1,29 +1,42 @@
 //! What was seen of a peer that is gone, in words.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::event::Rail;
 use crate::base::errno::Errno;
 use crate::base::units::Span;
+use crate::base::words::said;
 use crate::fabric::completion::DownCause;
-use core::fmt;
 
-/// How a link ended without a word from the peer.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Ending {
-    /// The kernel says that the peer's process has ended.
-    Process,
-    /// The peer's end of the link was closed, by its process or because that ended.
-    Closed,
-    /// The link broke; the kernel's code.
-    Broken(i32),
-    /// Nothing has come of the peer's host for so long, on the link or any stream, although it owes
-    /// an acknowledgement.
-    Silent(Span),
-    /// The peer's end was closed, or the link broke, after nothing had come of the peer for so
-    /// long: as likely because the peer has given *us* up, and lives.
-    Late(Span),
+said! {
+    /// How a link ended without a word from the peer.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum Ending {
+        /// The kernel says that the peer's process has ended.
+        Process => "its process has ended",
+        /// The peer's end of the link was closed, by its process or because that ended.
+        Closed => "its process has ended, or closed the link",
+        /// The link broke; the kernel's code.
+        Broken(code: i32) => |f| write!(f, "the link to it broke: {}", Errno(*code)),
+        /// Nothing has come of the peer's host for so long, on the link or any stream, although it
+        /// owes an acknowledgement.
+        Silent(silent: Span) => |f| {
+            let silent_ms = silent.0 / 1_000_000;
+            write!(
+                f,
+                "nothing has come from its host for {silent_ms} ms, not even an acknowledgement"
+            )
+        },
+        /// The peer's end was closed, or the link broke, after nothing had come of the peer for so
+        /// long: as likely because the peer has given *us* up, and lives.
+        Late(silent: Span) => |f| {
+            let silent_ms = silent.0 / 1_000_000;
+            write!(
+                f,
+                "the link to it was closed after {silent_ms} ms of silence: it may live, and \
+                 may have heard as little from this side"
+            )
+        },
+    }
 }
 
 /// Whether a kernel's code says that packets do not get through, and nothing of the peer.
@@ -62,31 +75,6 @@ impl Ending {
     /// What the kernel said of the link's socket.
     pub(super) fn of(error: &std::io::Error) -> Ending {
         Ending::Broken(error.raw_os_error().unwrap_or(0))
-    }
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ending::Process => f.write_str("its process has ended"),
-            Ending::Closed => f.write_str("its process has ended, or closed the link"),
-            Ending::Broken(code) => write!(f, "the link to it broke: {}", Errno(*code)),
-            Ending::Silent(silent) => {
-                let silent_ms = silent.0 / 1_000_000;
-                write!(
-                    f,
-                    "nothing has come from its host for {silent_ms} ms, not even an acknowledgement"
-                )
-            }
-            Ending::Late(silent) => {
-                let silent_ms = silent.0 / 1_000_000;
-                write!(
-                    f,
-                    "the link to it was closed after {silent_ms} ms of silence: it may live, and \
-                     may have heard as little from this side"
-                )
-            }
-        }
     }
 }
 

@@ -3,8 +3,6 @@
 //! listener to the connector's; where there is a key, both prove that they have it, too.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::channel::Channel;
 use super::connection::NONE;
 use super::control::Control;

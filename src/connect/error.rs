@@ -1,14 +1,13 @@
 //! Why set-up failed. Small values; their `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address::is_out_of_descriptors;
 use super::interfaces::InterfaceName;
 use super::os::{self, NoThread};
 use super::peer::Peer;
 use super::trust::UserCause;
 use crate::base::errno::Errno;
+use crate::base::words::said;
 use crate::wire::WIRE_MAJOR;
 use crate::wire::hello::{RAIL_SHM, RAIL_TCP};
 use core::fmt;
@@ -30,97 +29,122 @@ pub enum OpenError {
     System(i32),
 }
 
-/// Why a listener could not be opened. Nothing was changed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ListenError {
-    /// All listeners are in use.
-    Full,
-    /// The process may open no more descriptors; its limit.
-    Descriptors(u64),
-    /// The kernel refused, with its code.
-    System(i32),
-    /// The side band's thread could not be started again.
-    Thread(NoThread),
-    /// This process is a fork of the one that opened the endpoint.
-    Forked,
+said! {
+    /// Why a listener could not be opened. Nothing was changed.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum ListenError {
+        Full => "all listeners of this endpoint are in use",
+        /// The process may open no more descriptors; its limit.
+        Descriptors(limit: u64) =>
+            "this process may open no more than {limit} file descriptors (ulimit -n)",
+        /// The kernel refused, with its code.
+        System(code: i32) => |f| write!(f, "the kernel refused: {}", Errno(*code)),
+        /// The side band's thread could not be started again.
+        Thread(why: NoThread) => "{why}",
+        /// This process is a fork of the one that opened the endpoint.
+        Forked => "the endpoint belongs to the parent process",
+    }
 }
 
-/// Why a connection was not made. The attempt is over.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ConnectError {
-    /// The handle is damaged.
-    HandleCorrupt,
-    /// The bytes are not a handle of ours.
-    HandleForeign,
-    /// The other side speaks another major version, which is given.
-    Version(u16),
-    /// The listener is on another host, and we allow, or its handle names, no way to it.
-    OtherHost,
-    /// The listener is another endpoint's, and the device reaches its own alone.
-    OtherEndpoint,
-    /// The listener is on another host, and this side has no interface: none that was chosen is up
-    /// and has an address.
-    NoInterface,
-    /// The listener is on another host, and only an interface leads there that was left out.
-    Interface {
-        /// Who.
-        peer: Peer,
-        /// The interface; empty: it was not there at open.
-        interface: InterfaceName,
-    },
-    /// The listener is closed, or its process has ended.
-    NoListener(Peer),
-    /// The peer has no connection left.
-    PeerFull(Peer),
-    /// The peer could not get memory.
-    PeerMemory(Peer),
-    /// The peer's process may open no more descriptors.
-    PeerDescriptors(Peer),
-    /// Our endpoint has no connection left.
-    LocalFull,
-    /// Our endpoint has no link to another peer left.
-    LinksFull,
-    /// No memory for the connection's rings.
-    Memory,
-    /// This process may open no more descriptors; its limit.
-    Descriptors(u64),
-    /// The peer did not answer in time.
-    Deadline(Peer),
-    /// The peer's process ended, or closed its endpoint, before it answered.
-    PeerDied(Peer),
-    /// The peer answered nonsense.
-    Protocol(Peer),
-    /// The shared keys differ, or one side alone has one.
-    Key(Peer, KeyCause),
-    /// One side refuses the other's user, over shared memory.
-    User(Peer, UserCause),
-    /// The peer speaks another version of what is said within a host.
-    LocalVersion(Peer),
-    /// No rail that both sides allow leads to the peer.
-    Rail {
-        /// Who.
-        peer: Peer,
-        /// The `RAIL_` bits that this side allows.
-        ours: u32,
-        /// Those that the peer allows; 0: it has not said.
-        theirs: u32,
-        /// Whether it is on this host.
-        same_host: bool,
-    },
-    /// Another program has the listener's address: it took the connection and answered nonsense.
-    OtherProgram(Peer),
-    /// None of the listener's addresses can be reached; the kernel's last code.
-    Unreachable(Peer, i32),
-    /// The attempt is not known: it is over, or was abandoned.
-    Stale,
-    /// This process is a fork of the one that opened the endpoint.
-    Forked,
-    /// The kernel makes us no shared memory, as a filter of system calls wants it.
-    SharedMemory,
-    /// The side band's thread could not be started again.
-    Thread(NoThread),
-    /// The kernel refused, with its code.
-    System(i32),
+said! {
+    /// Why a connection was not made. The attempt is over.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum ConnectError {
+        HandleCorrupt => "the handle is damaged",
+        /// The bytes are not a handle of ours.
+        HandleForeign => "this is not a handle of crosstie",
+        /// The other side speaks another major version, which is given.
+        Version(theirs: u16) => |f| version_sentence(*theirs, f),
+        /// The listener is on another host, and we allow, or its handle names, no way to it.
+        OtherHost =>
+            "the listener is on another host, and no rail that this side allows leads there \
+             (CROSSTIE_RAILS, the device)",
+        /// The listener is another endpoint's, and the device reaches its own alone.
+        OtherEndpoint => |f| f.write_str(OTHER_ENDPOINT),
+        /// The listener is on another host, and this side has no interface: none that was chosen is
+        /// up and has an address.
+        NoInterface =>
+            "the listener is on another host, and no interface of this side leads there; none \
+             that the device or CROSSTIE_SOCKET_IFNAME chooses is up and has an address",
+        /// The listener is on another host, and only an interface leads there that was left out.
+        Interface {
+            /// Who.
+            peer: Peer,
+            /// The interface; empty: it was not there at open.
+            interface: InterfaceName,
+        } => |f| write!(
+            f,
+            "no chosen interface leads to {peer}{}: the route is over {}, which the device or \
+             CROSSTIE_SOCKET_IFNAME leaves out",
+            peer.tried,
+            interface.as_str()
+        ),
+        /// The listener is closed, or its process has ended.
+        NoListener(peer: Peer) => |f| write!(
+            f,
+            "no listener at {peer}{}: it was closed, or its process has ended",
+            peer.tried
+        ),
+        PeerFull(peer: Peer) => "{peer} has no connection left",
+        /// The peer could not get memory.
+        PeerMemory(peer: Peer) => "{peer} {NO_PEER_MEMORY}",
+        /// The peer's process may open no more descriptors.
+        PeerDescriptors(peer: Peer) => "{peer} may open no more file descriptors (ulimit -n)",
+        LocalFull => "all connections of this endpoint are in use",
+        /// Our endpoint has no link to another peer left.
+        LinksFull => "this endpoint has links to too many peers",
+        /// No memory for the connection's rings.
+        Memory => |f| f.write_str(NO_MEMORY),
+        /// This process may open no more descriptors; its limit.
+        Descriptors(limit: u64) =>
+            "this process may open no more than {limit} file descriptors (ulimit -n)",
+        /// The peer did not answer in time.
+        Deadline(peer: Peer) => |f| {
+            let setting = "CROSSTIE_CONNECT_TIMEOUT_MS";
+            write!(f, "{peer} did not answer in time ({setting}){}", peer.tried)
+        },
+        /// The peer's process ended, or closed its endpoint, before it answered.
+        PeerDied(peer: Peer) => "{peer} ended before it answered",
+        /// The peer answered nonsense.
+        Protocol(peer: Peer) => "{peer} broke the protocol",
+        /// The shared keys differ, or one side alone has one.
+        Key(peer: Peer, cause: KeyCause) => |f| write!(f, "{peer}{} {cause}", peer.tried),
+        /// One side refuses the other's user, over shared memory.
+        User(peer: Peer, cause: UserCause) => "{peer} {cause}",
+        /// The peer speaks another version of what is said within a host.
+        LocalVersion(peer: Peer) => "{peer} {OTHER_LOCAL_VERSION}",
+        /// No rail that both sides allow leads to the peer.
+        Rail {
+            /// Who.
+            peer: Peer,
+            /// The `RAIL_` bits that this side allows.
+            ours: u32,
+            /// Those that the peer allows; 0: it has not said.
+            theirs: u32,
+            /// Whether it is on this host.
+            same_host: bool,
+        } => |f| rail_sentence(peer, *ours, *theirs, *same_host, f),
+        /// Another program has the listener's address: it took the connection and answered
+        /// nonsense.
+        OtherProgram(peer: Peer) => |f| write!(
+            f,
+            "another program answers in the place of {peer}{}: it took the connection and \
+             answered nonsense; the listener is closed, or its process has ended",
+            peer.tried
+        ),
+        /// None of the listener's addresses can be reached; the kernel's last code.
+        Unreachable(peer: Peer, code: i32) => |f| unreachable_sentence(peer, *code, f),
+        /// The attempt is not known: it is over, or was abandoned.
+        Stale => "no such attempt to connect",
+        /// This process is a fork of the one that opened the endpoint.
+        Forked => "the endpoint belongs to the parent process",
+        /// The kernel makes us no shared memory, as a filter of system calls wants it.
+        SharedMemory => |f| f.write_str(NO_SHARED),
+        /// The side band's thread could not be started again.
+        Thread(why: NoThread) => "{why}",
+        /// The kernel refused, with its code.
+        System(code: i32) => |f| write!(f, "the kernel refused: {}", Errno(*code)),
+    }
 }
 
 /// How two sides' keys differ, as far as one of them can tell.
@@ -239,92 +263,6 @@ impl OpenError {
         match OpenError::of(error) {
             OpenError::System(code) => OpenError::HostNumber(code),
             other => other,
-        }
-    }
-}
-
-impl fmt::Display for ListenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ListenError::Full => f.write_str("all listeners of this endpoint are in use"),
-            ListenError::Descriptors(limit) => {
-                write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
-            }
-            ListenError::System(code) => {
-                write!(f, "the kernel refused: {}", Errno(*code))
-            }
-            ListenError::Thread(why) => why.fmt(f),
-            ListenError::Forked => f.write_str("the endpoint belongs to the parent process"),
-        }
-    }
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConnectError::HandleCorrupt => f.write_str("the handle is damaged"),
-            ConnectError::HandleForeign => f.write_str("this is not a handle of crosstie"),
-            ConnectError::Version(theirs) => version_sentence(*theirs, f),
-            ConnectError::OtherHost => f.write_str(
-                "the listener is on another host, and no rail that this side allows leads there \
-                 (CROSSTIE_RAILS, the device)",
-            ),
-            ConnectError::OtherEndpoint => f.write_str(OTHER_ENDPOINT),
-            ConnectError::NoInterface => f.write_str(
-                "the listener is on another host, and no interface of this side leads there; none \
-                 that the device or CROSSTIE_SOCKET_IFNAME chooses is up and has an address",
-            ),
-            ConnectError::Interface { peer, interface } => write!(
-                f,
-                "no chosen interface leads to {peer}{}: the route is over {}, which the device or \
-                 CROSSTIE_SOCKET_IFNAME leaves out",
-                peer.tried,
-                interface.as_str()
-            ),
-            ConnectError::NoListener(peer) => {
-                write!(
-                    f,
-                    "no listener at {peer}{}: it was closed, or its process has ended",
-                    peer.tried
-                )
-            }
-            ConnectError::PeerFull(peer) => write!(f, "{peer} has no connection left"),
-            ConnectError::PeerMemory(peer) => write!(f, "{peer} {NO_PEER_MEMORY}"),
-            ConnectError::PeerDescriptors(peer) => {
-                write!(f, "{peer} may open no more file descriptors (ulimit -n)")
-            }
-            ConnectError::LocalFull => f.write_str("all connections of this endpoint are in use"),
-            ConnectError::LinksFull => f.write_str("this endpoint has links to too many peers"),
-            ConnectError::Memory => f.write_str(NO_MEMORY),
-            ConnectError::SharedMemory => f.write_str(NO_SHARED),
-            ConnectError::Descriptors(limit) => {
-                write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
-            }
-            ConnectError::Deadline(peer) => {
-                let setting = "CROSSTIE_CONNECT_TIMEOUT_MS";
-                write!(f, "{peer} did not answer in time ({setting}){}", peer.tried)
-            }
-            ConnectError::PeerDied(peer) => write!(f, "{peer} ended before it answered"),
-            ConnectError::Protocol(peer) => write!(f, "{peer} broke the protocol"),
-            ConnectError::Key(peer, cause) => write!(f, "{peer}{} {cause}", peer.tried),
-            ConnectError::User(peer, cause) => write!(f, "{peer} {cause}"),
-            ConnectError::LocalVersion(peer) => write!(f, "{peer} {OTHER_LOCAL_VERSION}"),
-            ConnectError::Rail { peer, ours, theirs, same_host } => {
-                rail_sentence(peer, *ours, *theirs, *same_host, f)
-            }
-            ConnectError::OtherProgram(peer) => write!(
-                f,
-                "another program answers in the place of {peer}{}: it took the connection and \
-                 answered nonsense; the listener is closed, or its process has ended",
-                peer.tried
-            ),
-            ConnectError::Unreachable(peer, code) => unreachable_sentence(peer, *code, f),
-            ConnectError::Thread(why) => why.fmt(f),
-            ConnectError::Stale => f.write_str("no such attempt to connect"),
-            ConnectError::Forked => f.write_str("the endpoint belongs to the parent process"),
-            ConnectError::System(code) => {
-                write!(f, "the kernel refused: {}", Errno(*code))
-            }
         }
     }
 }

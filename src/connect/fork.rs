@@ -10,8 +10,6 @@
 //! - vfork(2) and posix_spawn(3) run another program: exec(2) closes our sockets.
 //! - A bare clone(2) is not noticed.
 
-extern crate std;
-
 use crate::base::sync::{AtomicU32, Ordering};
 use crate::base::{descriptor, private};
 use std::io;

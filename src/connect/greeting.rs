@@ -6,8 +6,6 @@
 //! dials again.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address;
 use super::channel::Channel;
 use super::control::{Control, TOKEN_GREETING, TOKEN_LINK, door_token};

@@ -1,8 +1,6 @@
 //! How a link comes to stand, and how it ends (W8.1).
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::channel::Channel;
 use super::connection::NONE;
 use super::control::Control;

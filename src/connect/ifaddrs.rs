@@ -1,7 +1,5 @@
 //! The interfaces of this host, as the kernel lists them. Only at open: it allocates.
 
-extern crate std;
-
 use super::interfaces::{InterfaceAddress, InterfaceName};
 use core::ffi::CStr;
 use core::mem::zeroed;

@@ -16,14 +16,13 @@
 //! | the faster interface | | unknown speed |
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 mod device;
 mod settled;
 
 use super::ifaddrs::{self, Interface, Survey};
 use super::route::{handle_addresses, handle_socket};
 use crate::base::text::Text;
+use crate::base::words::said;
 use crate::wire::RAILS_MAX;
 use crate::wire::handle::ListenHandle;
 use crate::wire::hello::{AddressHello, AddressList};
@@ -214,58 +213,30 @@ pub fn ip_of(hello: &AddressHello) -> Option<IpAddr> {
     }
 }
 
-/// Why no address is left. What was asked for, and which interfaces there are.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub enum InterfaceError {
-    /// The choice names nothing, as `^`, has an empty name between commas, or mixes what is left
-    /// out with what is not.
-    Choice(String),
-    /// No interface has a name that was asked for and an address, and is up.
-    NoMatch(String, String),
-    /// The choice leaves every interface out.
-    AllExcluded(String, String),
-    /// No interface that was chosen has an address of the family.
-    Family(AddressFamily),
-    /// The addresses, of which the kernel has not found out in time whether another host has them.
-    Tentative(String),
-    /// The kernel refused to list them, with its code.
-    System(i32),
-}
-
-impl fmt::Display for InterfaceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            InterfaceError::Choice(choice) => {
-                let choice = choice.as_str();
-                write!(f, "{NAME}={choice}: {CHOICE_WRONG}")
-            }
-            InterfaceError::NoMatch(choice, there) => {
-                let (choice, there) = (choice.as_str(), there.as_str());
-                write!(f, "{NAME}={choice} matches no interface with an address; there are {there}")
-            }
-            // nobody chose
-            InterfaceError::AllExcluded(choice, there) if choice.trim().is_empty() => {
-                write!(f, "no interface that is up has an address; there are {}", there.as_str())
-            }
-            InterfaceError::AllExcluded(choice, there) => {
-                let (choice, there) = (choice.as_str(), there.as_str());
+said! {
+    /// Why no address is left. What was asked for, and which interfaces there are.
+    #[derive(Clone, Eq, PartialEq, Debug)]
+    pub enum InterfaceError {
+        /// The choice names nothing, as `^`, has an empty name between commas, or mixes what is
+        /// left out with what is not.
+        Choice(choice: String) => "{NAME}={choice}: {CHOICE_WRONG}",
+        /// None that was asked for is up and has an address.
+        NoMatch(choice: String, there: String) =>
+            "{NAME}={choice} matches no interface with an address; there are {there}",
+        /// The choice leaves every interface out; an empty one is nobody's.
+        AllExcluded(choice: String, there: String) => |f| match choice.trim() {
+            "" => write!(f, "no interface that is up has an address; there are {there}"),
+            _ => {
                 write!(f, "{NAME}={choice} leaves no interface with an address; there are {there}")
             }
-            InterfaceError::Family(family) => {
-                write!(f, "no interface that is up and chosen has an address of {family:?}")
-            }
-            InterfaceError::Tentative(addresses) => {
-                let addresses = addresses.as_str();
-                write!(
-                    f,
-                    "all addresses are still tentative: the kernel is still checking whether \
-                     another host has {addresses}"
-                )
-            }
-            InterfaceError::System(code) => {
-                write!(f, "the interfaces cannot be listed (errno {code})")
-            }
-        }
+        },
+        Family(family: AddressFamily) =>
+            "no interface that is up and chosen has an address of {family:?}",
+        /// The kernel has not found that out in time.
+        Tentative(addresses: String) =>
+            "all addresses are still tentative: the kernel is still checking whether another host \
+             has {addresses}",
+        System(code: i32) => "the interfaces cannot be listed (errno {code})",
     }
 }
 

@@ -3,8 +3,6 @@
 //! who may connect; it hides no bytes.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use crate::base::errno::Errno;
 use crate::wire::hello::{DoorHello, StreamHello};
 use core::fmt;

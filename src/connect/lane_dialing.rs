@@ -1,8 +1,6 @@
 //! How a connector brings lanes up, and tries again as long as the connection stands (W8.10).
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::channel::Channel;
 use super::control::{Control, TOKEN_LANE};
 use super::event::STREAMS_MAX;

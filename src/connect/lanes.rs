@@ -13,8 +13,6 @@
 //! streams of the newest generation until then.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connection::Phase;
 use super::control::Control;
 use super::error::CloseError;

@@ -1,8 +1,6 @@
 //! One link: what two endpoints share below their connections.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address::Address;
 use super::asks::Asks;
 use super::channel::Channel;

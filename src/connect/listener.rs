@@ -1,8 +1,6 @@
 //! One listener: a queue of connections that wait for `accept`, linked through their own slots.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connection::{Connection, NONE};
 use crate::base::slab::{Generation, Handle};
 use std::vec::Vec;

@@ -2,8 +2,6 @@
 //! address.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address::Address;
 use super::channel::Channel;
 use super::interfaces::ip_of;

@@ -1,8 +1,6 @@
 //! What the side band needs of shared memory. `memory` answers it; tests bring their own.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Why memory could not be had.

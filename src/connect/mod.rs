@@ -52,8 +52,6 @@
 //! - Kernel calls are in [`os`], [`socket`], [`stream`], [`ifaddrs`], [`netlink`], [`routed`] and
 //!   [`fork`] only. All other files forbid unsafe code.
 
-extern crate std;
-
 mod address;
 mod announce;
 mod asks;

@@ -3,8 +3,6 @@
 //!
 //! *Source*: netlink(7), rtnetlink(7).
 
-extern crate std;
-
 use super::fork::PrivateFd;
 use crate::base::netlink::Request;
 use core::mem::{size_of, zeroed};

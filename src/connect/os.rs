@@ -1,8 +1,6 @@
 //! What the side band asks of the kernel besides sockets: readiness, a wake-up, signals, limits,
 //! random numbers. One of the files of this room that call the C library.
 
-extern crate std;
-
 use super::address;
 use super::fork::PrivateFd;
 use crate::base::descriptor;

@@ -21,8 +21,6 @@
 //! again when the peer goes on sending on it: the peer may have noticed nothing.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::channel::Channel;
 use super::connection::{NONE, Phase};
 use super::control::Control;

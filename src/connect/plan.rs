@@ -179,7 +179,6 @@ pub(super) fn plan(ends: &Ends<'_>, wish: u32, limit: u32) -> Plan {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use crate::wire::hello::AddressHello;

@@ -1,8 +1,6 @@
 //! Frames taken from a link's socket: records of this host, or pieces of a stream put together.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::channel::Channel;
 use super::control::Control;
 use super::ending::Ending;

@@ -6,8 +6,6 @@
 //! record. Its first questions have both sides of every connection asked how they stand.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address;
 use super::connection::Phase;
 use super::control::{Control, TOKEN_REPORT};

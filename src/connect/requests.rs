@@ -1,8 +1,6 @@
 //! What callers ask of a band, under its lock.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address;
 use super::band::PendingId;
 use super::connection::{NONE, Phase};

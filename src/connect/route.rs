@@ -1,9 +1,8 @@
 //! Which of a listener's addresses are tried, and in what order. Pure arithmetic.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::interfaces::ip_of;
+use crate::base::integer::bits_common;
 use crate::base::units::{Instant, Span};
 use crate::wire::handle::{self, ADDRESSES_MAX, Family, ListenHandle, MORE_MAX};
 use crate::wire::hello::{AddressHello, AddressList};
@@ -55,15 +54,6 @@ pub(super) fn handle_socket(address: &handle::Address) -> Option<SocketAddr> {
     }
 }
 
-/// Bits that `a` and `b` have in common at their front; `None`: of different families.
-fn common_bits(a: IpAddr, b: IpAddr) -> Option<u32> {
-    match (a, b) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
-        (IpAddr::V6(a), IpAddr::V6(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
-    }
-}
-
 /// How promising an address is; less is better.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
 enum Nearness {
@@ -83,7 +73,7 @@ fn nearness(ours: &[AddressHello], to: IpAddr, same_host: bool) -> Nearness {
     }
     let mut best = Nearness::Far;
     for hello in ours {
-        let Some(bits) = ip_of(hello).and_then(|ip| common_bits(ip, to)) else { continue };
+        let Some(bits) = ip_of(hello).and_then(|ip| bits_common(ip, to)) else { continue };
         let subnet = bits >= u32::from(hello.prefix_bits);
         best = best.min(if subnet { Nearness::Subnet } else { Nearness::Family });
     }

@@ -6,8 +6,6 @@
 //!
 //! *Source*: rtnetlink(7); `inet_rtm_getroute` in Linux's `net/ipv4/route.c`.
 
-extern crate std;
-
 use super::interfaces::all_addresses;
 use super::netlink::Netlink;
 pub use super::stream::source;

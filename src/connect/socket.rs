@@ -1,8 +1,6 @@
 //! Record sockets of one host: `AF_UNIX`, `SOCK_SEQPACKET`, non-blocking, with descriptors on the
 //! side. One of the files of this room that call the C library.
 
-extern crate std;
-
 use super::fork::PrivateFd;
 use crate::base::descriptor;
 use core::mem::{size_of, size_of_val, zeroed};

@@ -7,8 +7,6 @@
 //! must know that (`doc/decisions/0020`).
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connection::Phase;
 use super::control::Control;
 use super::link::LinkPhase;

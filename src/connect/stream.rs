@@ -1,8 +1,6 @@
 //! Sockets between hosts: TCP over IPv4 and IPv6, non-blocking. One of the files of this
 //! room that call the C library.
 
-extern crate std;
-
 use super::fork::PrivateFd;
 use core::mem::{size_of, size_of_val, zeroed};
 use core::net::{IpAddr, SocketAddr};

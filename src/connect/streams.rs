@@ -5,8 +5,6 @@
 //! From then on the data thread reads and writes them; nobody here does.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::address;
 use super::asks::Ask;
 use super::connection::{NONE, Phase};

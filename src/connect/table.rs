@@ -1,8 +1,6 @@
 //! Tables without searching: a set of indices, and chains of entries by a number of theirs.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connection::NONE;
 use std::vec::Vec;
 

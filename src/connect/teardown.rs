@@ -1,8 +1,6 @@
 //! How a link ends, and what a connection gives back to it.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connection::NONE;
 use super::control::Control;
 use super::error::ConnectError;

@@ -4,8 +4,6 @@
 //! record each, and then the end.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::os::random;
 use super::report::{door_check, doors, may_ask};
 use super::socket::{Name, Socket};

@@ -83,8 +83,6 @@ mod tests {
     use super::*;
     use std::string::ToString;
 
-    extern crate std;
-
     #[test]
     fn addresses_are_named_with_their_ports() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();

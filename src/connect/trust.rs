@@ -9,8 +9,6 @@
 //! before any frame.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::channel::Channel;
 use super::control::Control;
 use super::event::Rail;
@@ -20,7 +18,7 @@ use super::note::Note;
 use super::os;
 use super::peer::Peer;
 use super::socket::{Credentials, Socket};
-use core::fmt;
+use crate::base::words::said;
 use std::fs;
 
 /// Most users that can be named: a setting of people, not a database.
@@ -84,41 +82,33 @@ pub fn overflow_user() -> u32 {
     text.trim().parse().unwrap_or(OVERFLOW_USER)
 }
 
-/// Why a process of this host is no peer: a side has refused the other's user.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum UserCause {
-    /// This side has refused the peer's.
-    Theirs {
-        /// The peer's.
-        user: u32,
-        /// It stands for users that our namespace does not know.
-        unknown: bool,
-    },
-    /// The peer has refused this side's.
-    Ours(u32),
-}
-
-impl fmt::Display for UserCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            UserCause::Theirs { user, unknown: true } => write!(
+said! {
+    /// Why a process of this host is no peer: a side has refused the other's user.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum UserCause {
+        /// This side has refused the peer's.
+        Theirs {
+            /// The peer's.
+            user: u32,
+            /// It stands for users that our namespace does not know.
+            unknown: bool,
+        } => |f| match unknown {
+            true => write!(
                 f,
                 "is of a user that this namespace does not know (shown as {user}); give both sides \
                  a shared key (CROSSTIE_KEY_FILE)"
             ),
-            UserCause::Theirs { user, unknown: false } => write!(
+            false => write!(
                 f,
                 "is of user {user}, and this process of user {}; shared memory needs one user or \
                  root, CROSSTIE_ALLOW_UIDS on both sides, or a shared key (CROSSTIE_KEY_FILE)",
                 os::user()
             ),
-            UserCause::Ours(user) => write!(
-                f,
-                "has refused this process, which is of user {user}: name that in \
-                 CROSSTIE_ALLOW_UIDS of the peer, or give both sides a shared key \
-                 (CROSSTIE_KEY_FILE)"
-            ),
-        }
+        },
+        /// The peer has refused this side's.
+        Ours(user: u32) =>
+            "has refused this process, which is of user {user}: name that in CROSSTIE_ALLOW_UIDS \
+             of the peer, or give both sides a shared key (CROSSTIE_KEY_FILE)",
     }
 }
 

@@ -1,22 +1,19 @@
 //! The kernel's settings that decide what shared memory can do.
-#![forbid(unsafe_code)]
 
-extern crate std;
-
+use crate::base::words::named;
 use std::fs;
 use std::string::{String, ToString};
 
-/// Who may read another process's memory (Yama's `ptrace_scope`).
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Yama {
-    /// No Yama, or scope 0: any process of the same user.
-    Open,
-    /// Scope 1: parents, and whoever a process names; endpoints name everyone.
-    Named,
-    /// Scope 2: only with CAP_SYS_PTRACE.
-    Administrator,
-    /// Scope 3: nobody.
-    Nobody,
+named! {
+    /// Who may read another process's memory (Yama's `ptrace_scope`).
+    pub enum Yama {
+        /// No Yama, or scope 0.
+        Open = "open: processes of the same user may read each other",
+        /// Parents, too; endpoints name everyone.
+        Named = "scope 1: endpoints permit their peers to read them",
+        Administrator = "scope 2: reading takes CAP_SYS_PTRACE",
+        Nobody = "scope 3: nobody may read another process",
+    }
 }
 
 impl Yama {
@@ -32,16 +29,6 @@ impl Yama {
             "2" => Yama::Administrator,
             "3" => Yama::Nobody,
             _ => Yama::Open,
-        }
-    }
-
-    /// For people.
-    pub fn text(self) -> &'static str {
-        match self {
-            Yama::Open => "open: processes of the same user may read each other",
-            Yama::Named => "scope 1: endpoints permit their peers to read them",
-            Yama::Administrator => "scope 2: reading takes CAP_SYS_PTRACE",
-            Yama::Nobody => "scope 3: nobody may read another process",
         }
     }
 }

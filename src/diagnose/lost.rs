@@ -5,38 +5,26 @@
 //!
 //! Pure. Whether it is a long time, and whether all that was sent has reached the peer's host, is
 //! the caller's to know.
-#![forbid(unsafe_code)]
 
 use super::stall::send_waits;
 use crate::base::seq::Seq;
+use crate::base::words::said;
 use crate::wire::RAILS_MAX;
 use crate::wire::status::{RailStanding, STATUS_FRESH, Standing, Status, StatusHello, Waits};
-use core::fmt;
 
-/// What a peer has not acknowledged.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum What {
-    /// Messages of the stream, from this number on.
-    Stream(u32),
-    /// The slot of this group.
-    Slot(u32),
-    /// Stripes of the long message with this number.
-    Stripes(u32),
-    /// That long message, whose stripes have come.
-    Message(u32),
-    /// Nothing of ours: the peer's word that it has a message, or of credits, is not here.
-    Word(u32),
-}
-
-impl fmt::Display for What {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            What::Stream(number) => write!(f, "message {number} of the stream"),
-            What::Slot(group) => write!(f, "the slot of group {group}"),
-            What::Stripes(number) => write!(f, "stripes of send {number}"),
-            What::Message(number) => write!(f, "a part of send {number}"),
-            What::Word(_) => write!(f, "an acknowledgement or credits of the peer"),
-        }
+said! {
+    /// What a peer has not acknowledged.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum What {
+        /// Messages of the stream, from this number on.
+        Stream(number: u32) => "message {number} of the stream",
+        Slot(group: u32) => "the slot of group {group}",
+        /// Stripes of the long message with this number.
+        Stripes(number: u32) => "stripes of send {number}",
+        /// That long message, whose stripes have come.
+        Message(number: u32) => "a part of send {number}",
+        /// Nothing of ours: the peer's word that it has a message, or of credits, is not here.
+        Word(_it: u32) => "an acknowledgement or credits of the peer",
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Pure: it reads two snapshots (W8.12), ours and, where it could be had, the peer's. The classes
 //! and what each sentence looks like are in `doc/stalls.md`.
-#![forbid(unsafe_code)]
 
 use crate::base::seq::Seq;
+use crate::base::words::named;
 use crate::transport::limits::UNDELIVERED_MAX;
 use crate::wire::status::{
     RailStanding, RequestStatus, STATUS_CLOSED, STATUS_FRESH, Standing, Status, StatusHello, Waits,
@@ -37,68 +37,33 @@ pub enum Answer<'a> {
     Said(&'a StatusHello),
 }
 
-/// Why a request does not end.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Class {
-    /// A rail lost what it carried, or none lives.
-    DeadRail,
-    /// A rail moves, and has not moved all of what is old.
-    SlowRail,
-    /// The peer's process does not run.
-    StoppedPeer,
-    /// The peer's program does not call the library.
-    NoProgress,
-    /// The peer has not posted a receive for the message.
-    NeverPosted,
-    /// The peer has not sent a message for the receive.
-    NeverSent,
-    /// An offer of a receive was written, and is not seen.
-    LostSlot,
-    /// The receiver keeps no more receives for the sender.
-    NoCredits,
-    /// The tags of sender and receiver differ.
-    WrongTag,
-    /// The peer has closed the connection.
-    ClosedPeer,
-    /// A failed rail is not sorted out.
-    Unfenced,
-    /// Nothing is seen to be wrong.
-    Moving,
-}
-
-impl Class {
-    /// All of them.
-    pub const ALL: [Class; 12] = [
-        Class::DeadRail,
-        Class::SlowRail,
-        Class::StoppedPeer,
-        Class::NoProgress,
-        Class::NeverPosted,
-        Class::NeverSent,
-        Class::LostSlot,
-        Class::NoCredits,
-        Class::WrongTag,
-        Class::ClosedPeer,
-        Class::Unfenced,
-        Class::Moving,
-    ];
-
-    /// Its name, as the table of `doc/stalls.md` has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Class::DeadRail => "dead rail",
-            Class::SlowRail => "slow rail",
-            Class::StoppedPeer => "stopped peer",
-            Class::NoProgress => "peer makes no progress",
-            Class::NeverPosted => "peer never posted its receive",
-            Class::NeverSent => "peer never sent",
-            Class::LostSlot => "lost slot",
-            Class::NoCredits => "exhausted credits",
-            Class::WrongTag => "wrong tag",
-            Class::ClosedPeer => "closed peer",
-            Class::Unfenced => "unfenced region",
-            Class::Moving => "no fault seen",
-        }
+named! {
+    /// Why a request does not end.
+    pub enum Class {
+        /// A rail lost what it carried, or none lives.
+        DeadRail = "dead rail",
+        /// A rail moves, and has not moved all of what is old.
+        SlowRail = "slow rail",
+        /// The peer's process does not run.
+        StoppedPeer = "stopped peer",
+        /// The peer's program does not call the library.
+        NoProgress = "peer makes no progress",
+        /// The peer has not posted a receive for the message.
+        NeverPosted = "peer never posted its receive",
+        /// The peer has not sent a message for the receive.
+        NeverSent = "peer never sent",
+        /// An offer of a receive was written, and is not seen.
+        LostSlot = "lost slot",
+        /// The receiver keeps no more receives for the sender.
+        NoCredits = "exhausted credits",
+        /// The tags of sender and receiver differ.
+        WrongTag = "wrong tag",
+        /// The peer has closed the connection.
+        ClosedPeer = "closed peer",
+        /// A failed rail is not sorted out.
+        Unfenced = "unfenced region",
+        /// Nothing is seen to be wrong.
+        Moving = "no fault seen",
     }
 }
 

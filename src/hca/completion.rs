@@ -4,7 +4,6 @@
 //! All that is read stands in the last word, so one store with release publishes an entry.
 //!
 //! *Source*: mlx5's programmer's reference; NVIDIA's `doca_gpunetio_dev_verbs_cq.cuh`.
-#![forbid(unsafe_code)]
 
 use super::ENTRY_WORDS;
 use crate::base::sync::{AtomicU64, Ordering};

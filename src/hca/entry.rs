@@ -5,7 +5,6 @@
 //! reserved words of other segments are never written by device code, so nothing here reads them.
 //!
 //! *Source*: NVIDIA's public header `doca_gpunetio_verbs_def.h`, and mlx5's programmer's reference.
-#![forbid(unsafe_code)]
 
 use super::ENTRY_WORDS;
 

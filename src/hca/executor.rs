@@ -20,7 +20,6 @@
 //!
 //! An entry that makes no sense, a key that names nothing, or bytes outside a region fail their
 //! queue alone. Others go on.
-#![forbid(unsafe_code)]
 
 use super::completion::Syndrome;
 use super::entry::{Address, Entry, INLINE_MAX, Malformed, Segment, Work};

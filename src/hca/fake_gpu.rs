@@ -2,7 +2,6 @@
 //!
 //! Bytes that device code leaves alone keep the fill pattern, and those that it leaves
 //! uninitialised hold garbage.
-#![forbid(unsafe_code)]
 
 use super::ENTRY_WORDS;
 use super::entry::{Segment, Work};

@@ -2,7 +2,6 @@
 //!
 //! A key is a slot of the table and the slot's generation, so that a key of a region that was
 //! deregistered names nothing, even where its slot was taken again.
-#![forbid(unsafe_code)]
 
 use super::completion::Syndrome;
 use super::entry::Address;

@@ -5,7 +5,6 @@
 //!
 //! *Source*: `doca_gpunetio_verbs_dev.h` and `gin_gdaki_device_host_common.h` of NCCL 2.28.9 to
 //! 2.32.3.
-#![forbid(unsafe_code)]
 
 use core::mem::{offset_of, size_of};
 

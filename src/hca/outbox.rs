@@ -12,7 +12,6 @@
 //! ```
 //!
 //! Requests and answers are numbered from zero, and go in order.
-#![forbid(unsafe_code)]
 
 use super::completion::Syndrome;
 use crate::base::sync::{AtomicU64, Ordering};

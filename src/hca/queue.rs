@@ -5,7 +5,6 @@
 //! GPU writes it. An entry is taken when its control segment names this queue and index, and no
 //! word of its segments has the pattern. A value may happen to equal the pattern: an entry whose
 //! control segment has stood for [`SETTLE_NS`] is taken as it is.
-#![forbid(unsafe_code)]
 
 use super::completion::{self, Syndrome};
 use super::entry::{self, Entry, Malformed, Slot, Work};

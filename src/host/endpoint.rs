@@ -1,7 +1,5 @@
 //! The endpoint, and the half of it that belongs to one thread at a time.
 
-extern crate std;
-
 use super::choice::device::DeviceKind;
 use super::choice::network;
 use super::choice::options::Options;

@@ -1,11 +1,10 @@
 //! Why calls of an endpoint fail. Small values; `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::choice::sizes::{
     HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX,
 };
+use crate::base::words::{said, wraps};
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 use crate::connect::{SHM_DIR_BYTES_MAX, descriptor_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};
@@ -77,197 +76,135 @@ impl fmt::Display for RingsError {
     }
 }
 
-/// Why no memory was allocated. Nothing was changed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum AllocateError {
-    /// The heap has no gap of that length left.
-    HeapFull,
-    /// There is no heap (`Kind`), the system has no memory (`Fabric`), or the memory could not be
-    /// registered.
-    Register(RegisterError),
-}
-
-impl fmt::Display for AllocateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            AllocateError::HeapFull => {
-                "the endpoint's heap (heap_bytes, CROSSTIE_HEAP_BYTES) has no gap of that length \
-                 left"
-            }
-            AllocateError::Register(RegisterError::Kind) => {
+said! {
+    /// Why no memory was allocated. Nothing was changed.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum AllocateError {
+        HeapFull =>
+            "the endpoint's heap (heap_bytes, CROSSTIE_HEAP_BYTES) has no gap of that length left",
+        /// There is no heap (`Kind`), the system has no memory (`Fabric`), or the memory could not
+        /// be registered.
+        Register(error: RegisterError) => |f| match error {
+            RegisterError::Kind => f.write_str(
                 "the endpoint was opened without a heap (its options, CROSSTIE_HEAP_BYTES=0, or a \
-                 kernel that makes no shared memory)"
-            }
-            AllocateError::Register(RegisterError::Full) => {
-                "regions_max regions are registered already"
-            }
-            AllocateError::Register(RegisterError::Range) => "the range is empty or wraps around",
-            AllocateError::Register(RegisterError::Fabric(code)) => {
-                return write!(f, "the memory was refused ({})", Errno(*code));
-            }
-        })
+                 kernel that makes no shared memory)",
+            ),
+            RegisterError::Full => f.write_str("regions_max regions are registered already"),
+            RegisterError::Range => f.write_str("the range is empty or wraps around"),
+            RegisterError::Fabric(code) => write!(f, "the memory was refused ({})", Errno(*code)),
+        },
     }
 }
 
-impl From<RegisterError> for AllocateError {
-    fn from(error: RegisterError) -> AllocateError {
-        AllocateError::Register(error)
-    }
-}
+wraps!(AllocateError: Register(RegisterError));
 
-/// Why a rail that a program gives is none. The endpoint is not opened.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum VendorRailError {
-    /// The structure, or its size.
-    Struct,
-    /// What is reserved is not zero.
-    Reserved,
-    /// The table.
-    Table(TableError),
-    /// The name is missing, too long, or not of printed characters.
-    Name,
-    /// It reaches nobody, or its flags are unknown.
-    Flags,
-    /// There are more than so many.
-    TooMany(usize),
-}
-
-impl fmt::Display for VendorRailError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            VendorRailError::Struct => f.write_str("struct_size is not the size of any version"),
-            VendorRailError::Reserved => f.write_str("reserved is not zero"),
-            VendorRailError::Table(TableError::Null) => f.write_str("ops is NULL"),
-            VendorRailError::Table(TableError::Size) => {
+said! {
+    /// Why a rail that a program gives is none. The endpoint is not opened.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum VendorRailError {
+        /// The structure, or its size.
+        Struct => "struct_size is not the size of any version",
+        Reserved => "reserved is not zero",
+        /// The table.
+        Table(what: TableError) => |f| match what {
+            TableError::Null => f.write_str("ops is NULL"),
+            TableError::Size => {
                 f.write_str("struct_size of its ops is not the size of any version")
             }
-            VendorRailError::Table(TableError::Longer) => {
+            TableError::Longer => {
                 f.write_str("its ops have entries that this version does not know")
             }
-            VendorRailError::Table(TableError::Reserved) => {
-                f.write_str("reserved of its ops is not zero")
-            }
-            VendorRailError::Table(TableError::Entry(name)) => {
-                write!(f, "the entry {name} of its ops is NULL")
-            }
-            VendorRailError::Name => {
-                f.write_str("its name is not 1 to 32 printed characters without a space")
-            }
-            VendorRailError::Flags => f.write_str("its flags exclude every peer, or are unknown"),
-            VendorRailError::TooMany(most) => write!(f, "there are more than {most}"),
-        }
+            TableError::Reserved => f.write_str("reserved of its ops is not zero"),
+            TableError::Entry(name) => write!(f, "the entry {name} of its ops is NULL"),
+        },
+        /// The name is missing, too long, or not of printed characters.
+        Name => "its name is not 1 to 32 printed characters without a space",
+        /// It reaches nobody, or its flags are unknown.
+        Flags => "its flags exclude every peer, or are unknown",
+        /// There are more than so many.
+        TooMany(most: usize) => "there are more than {most}",
     }
 }
 
-/// Why an endpoint could not be opened. Nothing is left behind.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum OpenError {
-    /// A limit is zero, too large, or of a wrong shape.
-    Limits(LimitsError),
-    /// A ring's size, or the eager size, breaks a rule.
-    Rings(RingsError),
-    /// The block is smaller than [`super::Options::bytes`].
-    Storage,
-    /// The device cannot be used on this host.
-    Device,
-    /// `CROSSTIE_TCP_THREAD_CPUS` names a CPU that no thread of this process may use.
-    Cpu(u32),
-    /// The value of this setting cannot be meant; the log says what may be.
-    Setting(&'static str),
-    /// `CROSSTIE_RAILS` allows no rail that the device has.
-    Rails,
-    /// `CROSSTIE_RAILS_REQUIRED` names a rail that is not to be had.
-    Required,
-    /// No interface is left that other hosts could reach us by.
-    Interface,
-    /// `CROSSTIE_SOCKET_IFNAME` cannot be understood.
-    InterfaceChoice,
-    /// The file of `CROSSTIE_KEY_FILE` cannot be used.
-    Key,
-    /// A rail of a vendor's that the program gives is none.
-    VendorRail(VendorRailError),
-    /// The side band could not be opened.
-    Band(crate::connect::OpenError),
-    /// Shared memory is the only rail that is allowed, and the kernel refuses it.
-    SharedMemory {
-        /// The call that it refuses.
-        call: &'static str,
-        /// Its code.
-        code: i32,
-    },
-    /// The kernel refused, with its code.
-    System(i32),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Limits(LimitsError::Connections) => {
-                f.write_str("connections_max must be from 1 to 65536")
-            }
-            OpenError::Limits(LimitsError::Requests) => {
-                f.write_str("requests_max must be 32, 64, 128 or 256")
-            }
-            OpenError::Limits(LimitsError::Regions) => {
-                f.write_str("regions_max must be from 1 to 65534")
-            }
-            OpenError::Limits(LimitsError::Rails) => f.write_str("rails_max must be 1, 2, 4 or 8"),
-            OpenError::Rings(error) => write!(f, "{error}"),
-            OpenError::Storage => f.write_str("the storage is smaller than the endpoint's size"),
-            OpenError::Device => f.write_str("the device cannot be used on this host"),
-            OpenError::Cpu(cpu) => write!(
-                f,
-                "CROSSTIE_TCP_THREAD_CPUS names CPU {cpu}, which this host does not have or the \
-                 cpuset of this process leaves out"
-            ),
-            OpenError::Setting(name) => {
-                write!(f, "the value of {name} is not valid; the log says which values are")
-            }
-            OpenError::Rails => f.write_str("CROSSTIE_RAILS allows no rail that the device has"),
-            OpenError::Required => {
-                f.write_str("a rail that CROSSTIE_RAILS_REQUIRED names cannot be used here")
-            }
-            OpenError::Interface => f.write_str(
-                "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and \
-                 the device has no rail but TCP",
-            ),
-            OpenError::InterfaceChoice => f.write_str(
-                "CROSSTIE_SOCKET_IFNAME cannot be understood: list names with commas; ^ or = may \
-                 stand only in front of the list",
-            ),
-            OpenError::VendorRail(error) => write!(f, "a rail of a vendor's: {error}"),
-            OpenError::Key => f.write_str("the file of CROSSTIE_KEY_FILE cannot be used"),
-            OpenError::Band(crate::connect::OpenError::Descriptors(limit)) => {
-                descriptors(*limit, f)
-            }
-            OpenError::SharedMemory { call, code } => write!(
-                f,
-                "the kernel refuses to make shared memory ({call}: {}), and no other rail is \
-                 allowed; allow tcp (CROSSTIE_RAILS, or the device host0), or allow the call",
-                Errno(*code)
-            ),
-            OpenError::Band(crate::connect::OpenError::ShmDir) => write!(
+said! {
+    /// Why an endpoint could not be opened. Nothing is left behind.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum OpenError {
+        /// A limit is zero, too large, or of a wrong shape.
+        Limits(what: LimitsError) => |f| match what {
+            LimitsError::Connections => f.write_str("connections_max must be from 1 to 65536"),
+            LimitsError::Requests => f.write_str("requests_max must be 32, 64, 128 or 256"),
+            LimitsError::Regions => f.write_str("regions_max must be from 1 to 65534"),
+            LimitsError::Rails => f.write_str("rails_max must be 1, 2, 4 or 8"),
+        },
+        /// A ring's size, or the eager size, breaks a rule.
+        Rings(error: RingsError) => "{error}",
+        /// The block is smaller than [`super::Options::bytes`].
+        Storage => "the storage is smaller than the endpoint's size",
+        Device => "the device cannot be used on this host",
+        /// `CROSSTIE_TCP_THREAD_CPUS` names a CPU that no thread of this process may use.
+        Cpu(cpu: u32) =>
+            "CROSSTIE_TCP_THREAD_CPUS names CPU {cpu}, which this host does not have or the \
+             cpuset of this process leaves out",
+        /// The value of this setting cannot be meant; the log says what may be.
+        Setting(name: &'static str) =>
+            "the value of {name} is not valid; the log says which values are",
+        /// `CROSSTIE_RAILS` allows no rail that the device has.
+        Rails => "CROSSTIE_RAILS allows no rail that the device has",
+        /// `CROSSTIE_RAILS_REQUIRED` names a rail that is not to be had.
+        Required => "a rail that CROSSTIE_RAILS_REQUIRED names cannot be used here",
+        /// No interface is left that other hosts could reach us by.
+        Interface =>
+            "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and the \
+             device has no rail but TCP",
+        /// `CROSSTIE_SOCKET_IFNAME` cannot be understood.
+        InterfaceChoice =>
+            "CROSSTIE_SOCKET_IFNAME cannot be understood: list names with commas; ^ or = may \
+             stand only in front of the list",
+        /// The file of `CROSSTIE_KEY_FILE` cannot be used.
+        Key => "the file of CROSSTIE_KEY_FILE cannot be used",
+        /// A rail of a vendor's that the program gives is none.
+        VendorRail(error: VendorRailError) => "a rail of a vendor's: {error}",
+        /// The side band could not be opened.
+        Band(what: crate::connect::OpenError) => |f| match what {
+            crate::connect::OpenError::Descriptors(limit) => descriptors(*limit, f),
+            crate::connect::OpenError::ShmDir => write!(
                 f,
                 "CROSSTIE_SHM_DIR is too long: the name of a socket has room for \
                  {SHM_DIR_BYTES_MAX} bytes of it"
             ),
-            OpenError::System(libc::EMFILE) => descriptors(descriptor_limit(), f),
-            OpenError::System(libc::ENFILE) => {
-                f.write_str("this host may open no more file descriptors (fs.file-max)")
-            }
-            OpenError::Band(crate::connect::OpenError::Thread(why)) => why.fmt(f),
-            OpenError::Band(crate::connect::OpenError::System(code)) => {
+            crate::connect::OpenError::Thread(why) => why.fmt(f),
+            crate::connect::OpenError::System(code) => {
                 write!(f, "the side band could not be opened ({})", Errno(*code))
             }
-            OpenError::Band(crate::connect::OpenError::HostNumber(code)) => write!(
+            crate::connect::OpenError::HostNumber(code) => write!(
                 f,
                 "the number of this host, /proc/sys/kernel/random/boot_id, cannot be read ({}): \
                  mount /proc, or set CROSSTIE_NODE_ID",
                 Errno(*code)
             ),
-            OpenError::Band(error) => write!(f, "the side band could not be opened: {error:?}"),
-            OpenError::System(code) => write!(f, "the kernel refused ({})", Errno(*code)),
-        }
+            error => write!(f, "the side band could not be opened: {error:?}"),
+        },
+        /// Shared memory is the only rail that is allowed, and the kernel refuses it.
+        SharedMemory {
+            /// The call that it refuses.
+            call: &'static str,
+            /// Its code.
+            code: i32,
+        } => |f| write!(
+            f,
+            "the kernel refuses to make shared memory ({call}: {}), and no other rail is \
+             allowed; allow tcp (CROSSTIE_RAILS, or the device host0), or allow the call",
+            Errno(*code)
+        ),
+        /// The kernel refused, with its code.
+        System(what: i32) => |f| match *what {
+            libc::EMFILE => descriptors(descriptor_limit(), f),
+            libc::ENFILE => {
+                f.write_str("this host may open no more file descriptors (fs.file-max)")
+            }
+            code => write!(f, "the kernel refused ({})", Errno(code)),
+        },
     }
 }
 

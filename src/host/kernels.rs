@@ -2,8 +2,6 @@
 //! its windows as kernels see them. What the group itself knows of it is in
 //! [`crate::host::group::seen`].
 
-extern crate std;
-
 use crate::base::slab::Handle;
 use crate::base::units::Span as Time;
 use crate::connect::group::{HANDLE_BYTES, Listener};

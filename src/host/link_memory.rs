@@ -1,7 +1,5 @@
 //! What the side band asks of `memory`.
 
-extern crate std;
-
 use super::log::news;
 use crate::connect::{LinkMemory, MemoryError};
 use crate::memory::heap::page_bytes;

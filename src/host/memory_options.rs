@@ -1,15 +1,13 @@
 //! What a user says of memory beside where it lies, and what may be wrong with that.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::error::RegisterError;
 use super::gpu;
 use crate::base::units::Bytes;
+use crate::base::words::{said, wraps};
 use crate::fabric::MemoryKind;
 use crate::memory::cuda::Place;
 use crate::memory::dmabuf;
-use core::fmt;
 use std::os::fd::RawFd;
 
 /// What a user says of memory.
@@ -24,54 +22,28 @@ pub struct MemoryOptions {
     pub dmabuf: Option<(RawFd, u64)>,
 }
 
-/// Why memory was not registered. Nothing was changed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum MemoryError {
-    /// As of memory of which nothing is said.
-    Register(RegisterError),
-    /// It is memory of this GPU, and not of the host.
-    OfGpu(i32),
-    /// It is not on the GPU that was named, but on this one; `None`: it is the host's.
-    Device(Option<i32>),
-    /// The descriptor is no dma-buf.
-    NoDmabuf(RawFd),
-    /// Memory of the host takes no dma-buf.
-    HostDmabuf,
-    /// It ends beyond the dma-buf, which has so many bytes.
-    DmabufRange(u64),
-}
-
-impl From<RegisterError> for MemoryError {
-    fn from(error: RegisterError) -> MemoryError {
-        MemoryError::Register(error)
-    }
-}
-
-impl fmt::Display for MemoryError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            MemoryError::Register(_) => f.write_str("the memory was refused"),
-            MemoryError::OfGpu(number) => {
-                write!(f, "it is memory of GPU {number}: register it with XTIE_MEMORY_CUDA")
-            }
-            MemoryError::Device(Some(number)) => {
+said! {
+    /// Why memory was not registered. Nothing was changed.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum MemoryError {
+        /// As of memory of which nothing is said.
+        Register(_it: RegisterError) => "the memory was refused",
+        /// It is memory of this GPU, and not of the host.
+        OfGpu(number: i32) => "it is memory of GPU {number}: register it with XTIE_MEMORY_CUDA",
+        /// It is not on the GPU that was named, but on this one; `None`: it is the host's.
+        Device(what: Option<i32>) => |f| match what {
+            Some(number) => {
                 write!(f, "the memory lies on GPU {number}, which is not the device that was named")
             }
-            MemoryError::Device(None) => {
-                f.write_str("memory of the host lies on no device: set device to -1")
-            }
-            MemoryError::NoDmabuf(descriptor) => {
-                write!(f, "descriptor {descriptor} is no dma-buf, or not open")
-            }
-            MemoryError::HostDmabuf => {
-                f.write_str("memory of the host takes no dma-buf: set dmabuf to -1")
-            }
-            MemoryError::DmabufRange(bytes) => {
-                write!(f, "the memory ends beyond the dma-buf, which has {bytes} bytes")
-            }
-        }
+            None => f.write_str("memory of the host lies on no device: set device to -1"),
+        },
+        NoDmabuf(descriptor: RawFd) => "descriptor {descriptor} is no dma-buf, or not open",
+        HostDmabuf => "memory of the host takes no dma-buf: set dmabuf to -1",
+        DmabufRange(bytes: u64) => "the memory ends beyond the dma-buf, which has {bytes} bytes",
     }
 }
+
+wraps!(MemoryError: Register(RegisterError));
 
 impl MemoryOptions {
     /// Whether it is a GPU's.

@@ -15,11 +15,11 @@
 use super::endpoint::Endpoint;
 use super::machine::Machine;
 use crate::base::slab::Handle;
+use crate::base::words::said;
 use crate::fabric::RailKey;
 use crate::provider::rail_set::{PortRail, RailSet};
 use crate::provider::verbs::companion::{AddError, AddNumber, Companion, CompanionError};
 use crate::transport::mr::SpanError;
-use core::fmt;
 
 pub use crate::provider::verbs::companion::OutcomeUnknown;
 
@@ -33,57 +33,27 @@ pub struct CounterTicket {
     number: AddNumber,
 }
 
-/// Why an add was not posted. Nothing was changed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum NicCounterError {
-    /// The endpoint was opened without [`crate::host::Options::companions`].
-    NoCompanions,
-    /// No connection of that handle is in use, or it has ended.
-    Connection,
-    /// The connection has no RDMA rail, or that is not up yet.
-    NoRdmaRail,
-    /// The device of its rail has no atomics.
-    NoAtomics,
-    /// The port of its rail has no companion for another reason.
-    Refused(CompanionError),
-    /// The word is not aligned to 8 bytes.
-    Unaligned,
-    /// The handle names no registered region.
-    Region,
-    /// The word does not lie in the region.
-    Range,
-    /// The port does not know the region, or not for adds: it refused to register it so.
-    NotRegistered,
-    /// As many adds are on their way as there may be: add again later.
-    Again,
-    /// An add of this port has failed before, or the port has: there will be no more.
-    Lost,
-    /// The device refused the request, with its code.
-    Device(i32),
-}
-
-impl fmt::Display for NicCounterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            NicCounterError::NoCompanions => "the endpoint was opened without companions",
-            NicCounterError::Connection => "the connection is not in use, or has ended",
-            NicCounterError::NoRdmaRail => "the connection has no RDMA rail that is up",
-            NicCounterError::NoAtomics => "the RDMA device of the connection has no atomics",
-            NicCounterError::Refused(why) => {
-                return write!(f, "the RDMA port of the connection has no companion: {why}");
-            }
-            NicCounterError::Unaligned => "the counter is not aligned to 8 bytes",
-            NicCounterError::Region => "the handle names no registered region",
-            NicCounterError::Range => "the counter does not lie in the region",
-            NicCounterError::NotRegistered => {
-                "the RDMA port has refused to register the region, or to register it for adds"
-            }
-            NicCounterError::Again => "as many adds are on their way as there may be",
-            NicCounterError::Lost => "the companion of the RDMA port has failed",
-            NicCounterError::Device(code) => {
-                return write!(f, "the RDMA device refused the add (errno {code})");
-            }
-        })
+said! {
+    /// Why an add was not posted. Nothing was changed.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum NicCounterError {
+        /// The endpoint was opened without [`crate::host::Options::companions`].
+        NoCompanions => "the endpoint was opened without companions",
+        Connection => "the connection is not in use, or has ended",
+        NoRdmaRail => "the connection has no RDMA rail that is up",
+        NoAtomics => "the RDMA device of the connection has no atomics",
+        /// The port of its rail has no companion for another reason.
+        Refused(why: CompanionError) => "the RDMA port of the connection has no companion: {why}",
+        Unaligned => "the counter is not aligned to 8 bytes",
+        Region => "the handle names no registered region",
+        Range => "the counter does not lie in the region",
+        NotRegistered =>
+            "the RDMA port has refused to register the region, or to register it for adds",
+        /// Add again later.
+        Again => "as many adds are on their way as there may be",
+        /// An add of this port has failed before, or the port has: there will be no more.
+        Lost => "the companion of the RDMA port has failed",
+        Device(code: i32) => "the RDMA device refused the add (errno {code})",
     }
 }
 

@@ -1,7 +1,5 @@
 //! Connecting an endpoint to itself, for the loopback device: no side band, no peers.
 
-extern crate std;
-
 use crate::base::pool::Pool;
 use crate::base::ring::Producer;
 use crate::base::slab::{Generation, Handle};

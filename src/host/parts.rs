@@ -1,7 +1,5 @@
 //! What an endpoint is put together from.
 
-extern crate std;
-
 use super::choice::device::{DeviceKind, Rails};
 use super::choice::network::{Network, Streams};
 use super::choice::options::{self, Options};

@@ -1,8 +1,6 @@
 //! Memory as the ports know it: what is registered again, page for page, while it is registered is
 //! registered once.
 
-extern crate std;
-
 use super::error::OpenError;
 use super::gpu::Wants;
 use super::log::news::{self, NotRegistered};
@@ -157,7 +155,7 @@ impl PortsMemory {
         let dmabuf = dmabuf.map(|(file, offset)| (borrowed(file), offset));
         // who registers keeps the memory until it is deregistered, so that what is registered now
         // is of the memory that is there now
-        let memory = Memory { region, identity: 0, dmabuf };
+        let memory = Memory { region, dmabuf };
         let lease = self.cache.acquire(&memory).map_err(|error| match error {
             AcquireError::Full => RegisterError::Full,
             AcquireError::Range => RegisterError::Range,

@@ -1,7 +1,5 @@
 //! The half of an endpoint that any thread may use: registration and set-up.
 
-extern crate std;
-
 use super::error::{
     AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, RegisterError,
 };

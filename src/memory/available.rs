@@ -6,8 +6,6 @@
 //! memory meanwhile.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};

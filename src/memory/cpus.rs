@@ -1,7 +1,5 @@
 //! Sets of CPUs, and threads that are kept on them. Control path.
 
-extern crate std;
-
 use super::errno::Errno;
 use super::threads;
 use core::mem;

@@ -3,8 +3,6 @@
 use core::mem::zeroed;
 use std::os::fd::RawFd;
 
-extern crate std;
-
 /// The kernel's number of the file system that such buffers lie in: DMA_BUF_MAGIC of
 /// `linux/magic.h`, since Linux 5.3.
 const FILE_SYSTEM: u64 = 0x444d_4142;

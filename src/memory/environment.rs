@@ -4,8 +4,6 @@
 //! reads it (setenv(3)). So it is read once, in the first call that needs it, on the caller's
 //! thread; what is changed later changes nothing here.
 
-extern crate std;
-
 use std::ffi::{OsStr, OsString};
 use std::string::String;
 use std::sync::OnceLock;

@@ -1,7 +1,5 @@
 //! The number that the system gave the last failure of a thread.
 
-extern crate std;
-
 pub use crate::base::errno::Errno;
 
 impl Errno {

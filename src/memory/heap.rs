@@ -1,7 +1,5 @@
 //! Memory for user buffers that peers on the same host can reach with plain loads.
 
-extern crate std;
-
 use super::available;
 use super::errno::Errno;
 use super::locked;

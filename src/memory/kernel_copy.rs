@@ -3,8 +3,6 @@
 //! User ids, capabilities, seccomp and Yama decide whether the kernel allows it. So it is tried
 //! once per link ([`probe`]), with a word whose value the side band told.
 
-extern crate std;
-
 use super::errno::Errno;
 use crate::base::descriptor;
 use std::os::fd::AsRawFd;

@@ -1,8 +1,6 @@
 //! Descriptors of another process, as a rule of a child (pidfd_getfd(2)). The kernel checks the
 //! same permissions as for ptrace(2). Control path.
 
-extern crate std;
-
 use super::errno::Errno;
 use crate::base::descriptor;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

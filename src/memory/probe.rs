@@ -1,7 +1,5 @@
 //! What the kernel grants this process: CPUs, system calls, room in a file system. Control path.
 
-extern crate std;
-
 use super::errno::Errno;
 use crate::base::descriptor;
 use core::mem;

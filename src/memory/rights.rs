@@ -1,8 +1,6 @@
 //! Whether this process may write to its memory, as `/proc/self/maps` says. Control path; nothing
 //! allocates.
 
-extern crate std;
-
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 

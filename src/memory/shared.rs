@@ -1,7 +1,5 @@
 //! One mapping shared between processes, backed by an anonymous file.
 
-extern crate std;
-
 use super::errno::Errno;
 use super::space::{self, Use};
 use crate::base::descriptor;

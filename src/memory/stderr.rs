@@ -4,8 +4,6 @@
 //!   ever.
 //! - SIGPIPE ends a program whose reader of standard error has gone.
 
-extern crate std;
-
 use super::errno::Errno;
 use core::mem::zeroed;
 use core::ptr;

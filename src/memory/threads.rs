@@ -1,7 +1,5 @@
 //! Threads that work for a rail. Control path.
 
-extern crate std;
-
 use super::errno::Errno;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};

@@ -5,8 +5,6 @@
 //! moves the whole cost to the sleeper: [`barrier`] makes every registered thread of every
 //! registered process pass a full fence.
 
-extern crate std;
-
 use super::errno::Errno;
 use crate::base::descriptor;
 use crate::base::units::Span;

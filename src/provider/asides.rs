@@ -1,7 +1,7 @@
 //! Ops that end without the device's or the library's having seen them: fences, and what was
 //! refused for a key of our own. Of rails that hand ops on to others.
 
-use super::ops::{Linked, List, Ops};
+use super::ops::{List, Ops, linked};
 use crate::base::carve::Zeroable;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::fabric::{Completion, Op, OpError, OpErrorKind, OpId};
@@ -46,12 +46,4 @@ impl Ops<'_, Aside> {
     }
 }
 
-impl Linked for Aside {
-    fn next(&self) -> u32 {
-        self.next
-    }
-
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+linked!(Aside);

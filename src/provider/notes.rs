@@ -6,8 +6,6 @@
 use crate::base::ids::PeerIndex;
 use crate::fabric::{LINE_BYTES, Line, RailKey};
 
-extern crate std;
-
 use std::collections::VecDeque;
 use std::vec::Vec;
 

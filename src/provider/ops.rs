@@ -79,6 +79,24 @@ pub trait Linked: Copy {
     fn set_next(&mut self, next: u32);
 }
 
+/// Says of an entry that its place in a list is its field `next`.
+macro_rules! linked {
+    ($entry:ty) => {
+        impl $crate::provider::ops::Linked for $entry {
+            #[inline]
+            fn next(&self) -> u32 {
+                self.next
+            }
+
+            #[inline]
+            fn set_next(&mut self, next: u32) {
+                self.next = next;
+            }
+        }
+    };
+}
+pub(crate) use linked;
+
 /// The table.
 #[derive(Debug)]
 pub struct Ops<'m, E> {
@@ -186,5 +204,46 @@ impl<'m, E: Linked> Ops<'m, E> {
         self.append(&mut free, index);
         self.free = free;
         Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Copy, Clone, Default, Debug)]
+    struct Entry {
+        next: u32,
+        id: u64,
+        ended: Outcome,
+    }
+
+    linked!(Entry);
+
+    #[test]
+    fn entries_come_out_in_order_and_are_free_again() {
+        let mut storage = [Entry::default(); 2];
+        let mut ops = Ops::new(&mut storage);
+        let mut list = List::default();
+        let named = |id| Entry { id, ..Entry::default() };
+        for id in 0..10 {
+            let a = ops.acquire(named(id)).unwrap();
+            let b = ops.acquire(named(id + 100)).unwrap();
+            assert!(ops.acquire(named(0)).is_none() && ops.is_full());
+            ops.append(&mut list, a);
+            ops.append(&mut list, b);
+            assert_eq!(ops.after(a), Some(b));
+            assert_eq!(ops.nth(&list, 1).map(|e| e.id), Some(id + 100));
+            assert!(ops.nth(&list, 2).is_none());
+            assert_eq!(ops.take_first(&mut list), Some(a));
+            assert_eq!(ops.take_first(&mut list), Some(b));
+            assert!(list.is_empty());
+            ops.get(a).ended = Outcome::Key;
+            ops.finish(b);
+            ops.finish(a);
+            let ended = [(); 2].map(|()| ops.take_done().map(|e| (e.id, e.ended)));
+            assert_eq!(ended, [Some((id + 100, Outcome::Success)), Some((id, Outcome::Key))]);
+            assert!(ops.none_done());
+        }
     }
 }

@@ -103,7 +103,6 @@ impl Taken {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    extern crate std;
 
     use super::*;
 

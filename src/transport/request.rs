@@ -3,6 +3,7 @@
 
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
+use crate::base::words::said;
 use crate::wire::GROUP_MAX;
 
 /// Names an outstanding request. Zero is none; a number kept too long names nothing.
@@ -146,62 +147,33 @@ pub enum SubmitError {
     RequestsMax,
 }
 
-/// Why a request did not end well.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
-#[repr(u8)] // from 1 on: zeroed memory is no error
-pub enum RequestError {
-    /// The message was longer than the receive; nothing was written to the buffer.
-    Truncated = 1,
-    /// The peer closed the connection.
-    PeerClosed,
-    /// The peer's process ended, or its side band broke.
-    PeerDied,
-    /// This side closed the connection.
-    Closed,
-    /// The request was canceled.
-    Canceled,
-    /// The peer broke the protocol.
-    Protocol,
-    /// The peer gave the connection up, for a reason of its own: its requests ended with that.
-    PeerGaveUp,
-    /// The rail failed, with the provider's code.
-    Fabric(i32),
-    /// The peer's host acknowledged nothing on the connection for too long, although the peer was
-    /// heard otherwise: packets are lost on the way.
-    Silent,
-    /// Every rail of the connection failed, and none came back in time; the last one's code.
-    RailsLost(i32),
-    /// A rail failed, and the peer never said what it had carried.
-    NoAnswer,
-    /// A rail failed, and could not be fenced in time: the request's memory may still be touched.
-    /// Its regions cannot be deregistered, nor its connection closed, before the fence holds after
-    /// all.
-    Unfenced,
-}
-
-impl core::fmt::Display for RequestError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            RequestError::Truncated => "the message was longer than the receive",
-            RequestError::PeerClosed => "the peer closed the connection",
-            RequestError::PeerDied => "the peer's process ended, or cannot be reached any more",
-            RequestError::Closed => "this side closed the connection",
-            RequestError::Canceled => "the request was canceled",
-            RequestError::Protocol => "the peer broke the protocol",
-            RequestError::PeerGaveUp => "the peer gave the connection up, and its requests say why",
-            RequestError::Fabric(code) => return write!(f, "the rail failed (code {code})"),
-            RequestError::Silent => {
-                "the peer's host acknowledged nothing on the connection for too long: packets are \
-                 lost on the way"
-            }
-            RequestError::RailsLost(code) => {
-                return write!(f, "every rail failed, and none came back in time (code {code})");
-            }
-            RequestError::NoAnswer => "a rail failed, and the peer never said what it had carried",
-            RequestError::Unfenced => {
-                "a rail failed and could not be fenced: the memory may still be touched"
-            }
-        })
+said! {
+    /// Why a request did not end well.
+    #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+    #[repr(u8)] // from 1 on: zeroed memory is no error
+    pub enum RequestError {
+        /// Nothing was written to the buffer.
+        Truncated = 1 => "the message was longer than the receive",
+        PeerClosed => "the peer closed the connection",
+        /// The peer's process ended, or its side band broke.
+        PeerDied => "the peer's process ended, or cannot be reached any more",
+        Closed => "this side closed the connection",
+        Canceled => "the request was canceled",
+        Protocol => "the peer broke the protocol",
+        /// The peer gave the connection up, for a reason of its own: its requests ended with that.
+        PeerGaveUp => "the peer gave the connection up, and its requests say why",
+        /// The provider's code.
+        Fabric(code: i32) => "the rail failed (code {code})",
+        /// Although the peer was heard otherwise.
+        Silent =>
+            "the peer's host acknowledged nothing on the connection for too long: packets are lost \
+             on the way",
+        /// The last one's code.
+        RailsLost(code: i32) => "every rail failed, and none came back in time (code {code})",
+        NoAnswer => "a rail failed, and the peer never said what it had carried",
+        /// Not in time. The regions of the request cannot be deregistered, nor its connection
+        /// closed, before the fence holds after all.
+        Unfenced => "a rail failed and could not be fenced: the memory may still be touched",
     }
 }
 

@@ -1,6 +1,5 @@
 //! W12: what one end of a connection of the core archive tells the other, by whatever way the
 //! program has.
-#![forbid(unsafe_code)]
 
 use super::handle::checksum;
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};

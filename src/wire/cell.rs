@@ -1,5 +1,4 @@
 //! W4: the region cell, by which a receiver tells the keys of a region once.
-#![forbid(unsafe_code)]
 
 use super::wire_struct;
 

@@ -1,5 +1,4 @@
 //! W2: where a message lies in the sender's memory, for a receiver that pulls.
-#![forbid(unsafe_code)]
 
 use super::{DecodeError, RAILS_MAX};
 

@@ -1,5 +1,4 @@
 //! W8.15: what the two ends of a local socket say before either is let in.
-#![forbid(unsafe_code)]
 
 use super::wire_struct;
 

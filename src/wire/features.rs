@@ -1,5 +1,4 @@
 //! What the ends of a connection say that they can: bits of `ConnectHello::features` (W8.2).
-#![forbid(unsafe_code)]
 
 /// The writer wants receives to be offered over shared memory too, and messages to be written to
 /// them, though the connection has one lane (W8.2): a bit of `ConnectHello::features`.

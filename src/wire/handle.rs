@@ -1,5 +1,4 @@
 //! W7: the 128-byte handle that a listener hands out.
-#![forbid(unsafe_code)]
 
 use super::{DecodeError, WIRE_MAJOR};
 use crate::base::hash::fnv1a;

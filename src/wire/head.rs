@@ -1,5 +1,4 @@
 //! W1: the head of every send.
-#![forbid(unsafe_code)]
 
 use super::{DecodeError, wire_struct};
 

@@ -3,7 +3,6 @@
 //! One frame is one record of a `SOCK_SEQPACKET` socket (or, over a stream, its own length says
 //! where it ends). A link between two endpoints starts with `LinkHello`, `LinkReply`, `LinkReady`;
 //! connections are then made on it with `Connect` and answered by `Accepted` or `Refused`.
-#![forbid(unsafe_code)]
 
 pub use super::door::{DoorHello, LOCAL_VERSION};
 pub use super::features::*;
@@ -11,6 +10,7 @@ use super::pair::{LaneEnd, PairHello, PortList};
 pub use super::ping::PingHello;
 use super::status::{StatusAsk, StatusHello};
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
+use crate::base::words::numbered;
 
 /// First four bytes of every frame.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"XTIE");
@@ -44,51 +44,52 @@ pub const RAIL_PORTS: u32 = RAIL_VERBS | RAIL_LIBFABRIC | RAIL_VENDOR;
 /// Most addresses in a hello; a host with more says these.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// What a frame is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u16)]
-pub enum FrameKind {
-    /// Connector to listener, first on a link. Carries descriptors, in this order: the arena, the
-    /// writer's heap (when `heap_bytes` is not 0), its doorbell (with [`FEATURE_DOORBELL`]).
-    LinkHello = 1,
-    /// Listener to connector. Carries its heap and its doorbell, likewise.
-    LinkReply = 2,
-    /// Connector to listener: the link stands.
-    LinkReady = 3,
-    /// Connector to listener: make a connection.
-    Connect = 4,
-    /// Listener to connector: made.
-    Accepted = 5,
-    /// Either way: not made, or not the link that was meant; a `RefuseReason`.
-    Refused = 6,
-    /// Either way: this connection is closed.
-    Closed = 7,
-    /// Connector to listener, first on a data stream (since minor 1).
-    StreamHello = 8,
-    /// Either way: are you there? (since minor 1)
-    Ping = 9,
-    /// The answer to a `Ping`, with its number (since minor 1).
-    Pong = 10,
-    /// Either way, once, after the writer's hello: all its addresses (since minor 1).
-    Addresses = 11,
-    /// Either way: how does this connection stand with you? (since minor 1)
-    StatusAsk = 12,
-    /// The answer to a `StatusAsk`, with its number (since minor 1).
-    Status = 13,
-    /// Either way, once, before the writer's `Addresses`: its ports (since minor 1).
-    Ports = 14,
-    /// Either way: one end of a lane between ports (since minor 1).
-    Pair = 15,
-    /// Connector to listener: its user has the connection (since minor 1).
-    Taken = 16,
-    /// Within a host, connector to listener, first on a socket: who is there? (W8.15)
-    Knock = 17,
-    /// Listener to connector: prove that you hold my handle.
-    Challenge = 18,
-    /// Connector to listener: the proof.
-    Prove = 19,
-    /// Listener to connector: its own proof. A `LinkHello` may follow.
-    Proved = 20,
+numbered! {
+    /// What a frame is.
+    FrameKind: u16 {
+        /// Connector to listener, first on a link. Carries descriptors, in this order: the arena,
+        /// the writer's heap (when `heap_bytes` is not 0), its doorbell (with
+        /// [`FEATURE_DOORBELL`]).
+        LinkHello = 1,
+        /// Listener to connector. Carries its heap and its doorbell, likewise.
+        LinkReply = 2,
+        /// Connector to listener: the link stands.
+        LinkReady = 3,
+        /// Connector to listener: make a connection.
+        Connect = 4,
+        /// Listener to connector: made.
+        Accepted = 5,
+        /// Either way: not made, or not the link that was meant; a `RefuseReason`.
+        Refused = 6,
+        /// Either way: this connection is closed.
+        Closed = 7,
+        /// Connector to listener, first on a data stream (since minor 1).
+        StreamHello = 8,
+        /// Either way: are you there? (since minor 1)
+        Ping = 9,
+        /// The answer to a `Ping`, with its number (since minor 1).
+        Pong = 10,
+        /// Either way, once, after the writer's hello: all its addresses (since minor 1).
+        Addresses = 11,
+        /// Either way: how does this connection stand with you? (since minor 1)
+        StatusAsk = 12,
+        /// The answer to a `StatusAsk`, with its number (since minor 1).
+        Status = 13,
+        /// Either way, once, before the writer's `Addresses`: its ports (since minor 1).
+        Ports = 14,
+        /// Either way: one end of a lane between ports (since minor 1).
+        Pair = 15,
+        /// Connector to listener: its user has the connection (since minor 1).
+        Taken = 16,
+        /// Within a host, connector to listener, first on a socket: who is there? (W8.15)
+        Knock = 17,
+        /// Listener to connector: prove that you hold my handle.
+        Challenge = 18,
+        /// Connector to listener: the proof.
+        Prove = 19,
+        /// Listener to connector: its own proof. A `LinkHello` may follow.
+        Proved = 20,
+    }
 }
 
 wire_struct! {
@@ -118,29 +119,7 @@ impl FrameHeader {
         if header.major != WIRE_MAJOR {
             return Err(DecodeError::Version(header.major));
         }
-        let kind = match header.kind {
-            1 => FrameKind::LinkHello,
-            2 => FrameKind::LinkReply,
-            3 => FrameKind::LinkReady,
-            4 => FrameKind::Connect,
-            5 => FrameKind::Accepted,
-            6 => FrameKind::Refused,
-            7 => FrameKind::Closed,
-            8 => FrameKind::StreamHello,
-            9 => FrameKind::Ping,
-            10 => FrameKind::Pong,
-            11 => FrameKind::Addresses,
-            12 => FrameKind::StatusAsk,
-            13 => FrameKind::Status,
-            14 => FrameKind::Ports,
-            15 => FrameKind::Pair,
-            16 => FrameKind::Taken,
-            17 => FrameKind::Knock,
-            18 => FrameKind::Challenge,
-            19 => FrameKind::Prove,
-            20 => FrameKind::Proved,
-            _ => return Err(DecodeError::Field),
-        };
+        let kind = FrameKind::from_wire(header.kind).ok_or(DecodeError::Field)?;
         let body = &frame[FrameHeader::SIZE..];
         if body.len() < usize::from(header.length) {
             return Err(DecodeError::Short);
@@ -359,50 +338,31 @@ wire_struct! {
     }
 }
 
-/// Why a connection was refused.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u32)]
-pub enum RefuseReason {
-    /// No such listener (closed, or a handle from an earlier run).
-    NoListener = 1,
-    /// The listener's endpoint has no connection left.
-    Full = 2,
-    /// The major versions differ.
-    Version = 3,
-    /// The frame was not understood.
-    Protocol = 4,
-    /// Shared memory could not be had there.
-    Memory = 5,
-    /// The peer closed the connection.
-    Closed = 6,
-    /// The peer gave up before anybody used the connection.
-    Abandoned = 7,
-    /// The writer has no file descriptor left.
-    Descriptors = 8,
-    /// The shared keys differ, or one side alone has one.
-    Key = 9,
-    /// A rail that one side insists on is not one of the other's.
-    Rail = 10,
-    /// Over shared memory: the writer does not let the reader's user in.
-    User = 11,
-}
-
-impl RefuseReason {
-    /// The reason that a number says; unknown ones are `Protocol`.
-    pub const fn from_wire(number: u32) -> RefuseReason {
-        match number {
-            1 => RefuseReason::NoListener,
-            2 => RefuseReason::Full,
-            3 => RefuseReason::Version,
-            5 => RefuseReason::Memory,
-            6 => RefuseReason::Closed,
-            7 => RefuseReason::Abandoned,
-            8 => RefuseReason::Descriptors,
-            9 => RefuseReason::Key,
-            10 => RefuseReason::Rail,
-            11 => RefuseReason::User,
-            _ => RefuseReason::Protocol,
-        }
+numbered! {
+    /// Why a connection was refused.
+    RefuseReason: u32 else Protocol {
+        /// No such listener (closed, or a handle from an earlier run).
+        NoListener = 1,
+        /// The listener's endpoint has no connection left.
+        Full = 2,
+        /// The major versions differ.
+        Version = 3,
+        /// The frame was not understood.
+        Protocol = 4,
+        /// Shared memory could not be had there.
+        Memory = 5,
+        /// The peer closed the connection.
+        Closed = 6,
+        /// The peer gave up before anybody used the connection.
+        Abandoned = 7,
+        /// The writer has no file descriptor left.
+        Descriptors = 8,
+        /// The shared keys differ, or one side alone has one.
+        Key = 9,
+        /// A rail that one side insists on is not one of the other's.
+        Rail = 10,
+        /// Over shared memory: the writer does not let the reader's user in.
+        User = 11,
     }
 }
 

@@ -1,5 +1,4 @@
 //! W6: the immediate of a stripe: token and stripe number.
-#![forbid(unsafe_code)]
 
 use super::{GROUP_MAX, STRIPES_MAX};
 use crate::base::seq::{Seq, WINDOW_MAX};

@@ -8,9 +8,9 @@
 //! line in which shared memory and NICs carry a message at the least cost.
 //!
 //! All numbers are little-endian.
-#![forbid(unsafe_code)]
 
 use super::handle::HANDLE_BYTES;
+use crate::base::words::numbered;
 
 /// Longest frame in bytes.
 pub const FRAME_BYTES: usize = 4096;
@@ -38,74 +38,43 @@ pub const READ_ONLY: u8 = 16;
 /// A share: the window's memory is a GPU's.
 pub const DEVICE: u8 = 32;
 
-/// What a record does.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub enum RecordKind {
-    /// Bytes appear in the window at `offset`.
-    Put = 1,
-    /// The window's signal `id` grows by `value`.
-    Signal,
-    /// Asks for the window's bytes; `value` names the request.
-    Get,
-    /// The answer to the get that `value` names.
-    Got,
-    /// Record number `offset` of the other direction was not applied; `value` has the code.
-    Refused,
-    /// The sender's part of the window whose exchange has number `offset`: `length` bytes, and
-    /// `id` signals.
-    Share,
-    /// The sender has come to barrier `id` of the window.
-    Arrive,
-    /// The 64-bit word of the window at `offset` grows by `value`; `length` is 8. It needs the `id`
-    /// records before it; the highest number stands for all.
-    Add,
-}
-
-impl RecordKind {
-    const ALL: [RecordKind; 8] = [
-        RecordKind::Put,
-        RecordKind::Signal,
-        RecordKind::Get,
-        RecordKind::Got,
-        RecordKind::Refused,
-        RecordKind::Share,
-        RecordKind::Arrive,
-        RecordKind::Add,
-    ];
-
-    #[inline]
-    fn of(number: u8) -> Option<RecordKind> {
-        RecordKind::ALL.get(usize::from(number).wrapping_sub(1)).copied()
+numbered! {
+    /// What a record does.
+    RecordKind: u8 {
+        /// Bytes appear in the window at `offset`.
+        Put = 1,
+        /// The window's signal `id` grows by `value`.
+        Signal = 2,
+        /// Asks for the window's bytes; `value` names the request.
+        Get = 3,
+        /// The answer to the get that `value` names.
+        Got = 4,
+        /// Record number `offset` of the other direction was not applied; `value` has the code.
+        Refused = 5,
+        /// The sender's part of the window whose exchange has number `offset`: `length` bytes, and
+        /// `id` signals.
+        Share = 6,
+        /// The sender has come to barrier `id` of the window.
+        Arrive = 7,
+        /// The 64-bit word of the window at `offset` grows by `value`; `length` is 8. It needs the
+        /// `id` records before it; the highest number stands for all.
+        Add = 8,
     }
 }
 
-/// Why the owner of a window did not apply a record.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u64)]
-pub enum Refusal {
-    /// The window was freed, or another has its place.
-    Stale = 1,
-    /// The bytes do not lie inside it.
-    Range,
-    /// It has no such signal or barrier.
-    Id,
-    /// It is read only.
-    ReadOnly,
-    /// The owner's endpoint could not move the bytes.
-    Memory,
-}
-
-impl Refusal {
-    /// The refusal of a code; unknown codes of later versions are [`Refusal::Memory`].
-    pub const fn of(code: u64) -> Refusal {
-        match code {
-            1 => Refusal::Stale,
-            2 => Refusal::Range,
-            3 => Refusal::Id,
-            4 => Refusal::ReadOnly,
-            _ => Refusal::Memory,
-        }
+numbered! {
+    /// Why the owner of a window did not apply a record.
+    Refusal: u64 else Memory {
+        /// The window was freed, or another has its place.
+        Stale = 1,
+        /// The bytes do not lie inside it.
+        Range = 2,
+        /// It has no such signal or barrier.
+        Id = 3,
+        /// It is read only.
+        ReadOnly = 4,
+        /// The owner's endpoint could not move the bytes.
+        Memory = 5,
     }
 }
 
@@ -176,7 +145,7 @@ impl Record {
         let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let record = Record {
-            kind: RecordKind::of(bytes[0])?,
+            kind: RecordKind::from_wire(bytes[0])?,
             flags: bytes[1],
             id: half(2),
             window: half(4),
@@ -258,7 +227,7 @@ impl Short {
         let (first, second) = (word(frame, 0), word(frame, 8));
         let flags = (first >> 8) as u8;
         let mut record = Record {
-            kind: RecordKind::of(first as u8 & 15)?,
+            kind: RecordKind::from_wire(first as u8 & 15)?,
             flags: flags & !SHORT_WANTS_APPLIED,
             id: (first >> 48) as u16,
             window: (first >> 16) as u16,
@@ -368,7 +337,7 @@ mod tests {
 
     #[test]
     fn records_come_back_as_they_were_written() {
-        for (at, kind) in RecordKind::ALL.into_iter().enumerate() {
+        for (at, kind) in (1..=8).filter_map(RecordKind::from_wire).enumerate() {
             assert_eq!(kind as usize, at + 1);
             let record = Record {
                 kind,
@@ -426,7 +395,9 @@ mod tests {
         let empty = Record { length: 0, ..record };
         let apart = Record { flags: APART, length: u64::MAX, ..record };
         for record in [record, empty, apart, Record { flags: REFUSED, ..record }] {
-            for (kind, wants_applied) in RecordKind::ALL.into_iter().zip([false, true].repeat(4)) {
+            for (kind, wants_applied) in
+                (1..=8).filter_map(RecordKind::from_wire).zip([false, true].repeat(4))
+            {
                 if kind == RecordKind::Put && record.flags & REFUSED != 0 {
                     continue; // no record of one that writes it
                 }

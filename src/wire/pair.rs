@@ -1,10 +1,10 @@
 //! W8.14: how two endpoints find out which of their ports make lanes, and pair the ends of each.
-#![forbid(unsafe_code)]
 
 use super::queue_pair::QueuePairHello;
 use super::shared_end::SharedEndHello;
 use super::vendor_end::VendorEndHello;
 use super::{DecodeError, wire_struct};
+use crate::base::words::wraps;
 
 /// Most ports that an endpoint says: one for each lane but the first.
 pub const PORTS_MAX: usize = super::RAILS_MAX - 1;
@@ -182,23 +182,7 @@ impl LaneEnd {
     }
 }
 
-impl From<QueuePairHello> for LaneEnd {
-    fn from(hello: QueuePairHello) -> LaneEnd {
-        LaneEnd::QueuePair(hello)
-    }
-}
-
-impl From<VendorEndHello> for LaneEnd {
-    fn from(hello: VendorEndHello) -> LaneEnd {
-        LaneEnd::Vendor(hello)
-    }
-}
-
-impl From<SharedEndHello> for LaneEnd {
-    fn from(hello: SharedEndHello) -> LaneEnd {
-        LaneEnd::Shared(hello)
-    }
-}
+wraps!(LaneEnd: QueuePair(QueuePairHello), Vendor(VendorEndHello), Shared(SharedEndHello));
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,4 @@
 //! W8.7: whether the other end of a link is there.
-#![forbid(unsafe_code)]
 
 use super::wire_struct;
 

@@ -1,5 +1,4 @@
 //! W10: the report, by which the ends of a connection agree on what a failed rail has carried.
-#![forbid(unsafe_code)]
 
 use super::{DecodeError, RAILS_MAX};
 

@@ -1,5 +1,4 @@
 //! W3: the control slot, by which a receiver offers one buffer to the sender.
-#![forbid(unsafe_code)]
 
 use super::{DecodeError, GROUP_MAX, wire_struct};
 

@@ -1,5 +1,4 @@
 //! W5: the state line, by which each side tells the other how far it has come.
-#![forbid(unsafe_code)]
 
 use super::{DecodeError, wire_struct};
 

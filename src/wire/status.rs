@@ -4,9 +4,9 @@
 //! It is for people: nothing that a peer says in it changes what the reader does with messages. But
 //! one that is fresh shows that the writer's program polls, and a rail that stands still
 //! nevertheless may be given up (`doc/decisions/0020`).
-#![forbid(unsafe_code)]
 
 use super::{DecodeError, GROUP_MAX, RAILS_MAX, wire_struct};
+use crate::base::words::numbered;
 
 /// The connection that was asked for does not stand at the writer (any more).
 pub const STATUS_CLOSED: u32 = 0x1;
@@ -273,63 +273,39 @@ const fn word_set(low: &mut u128, high: &mut u128, at: usize, value: u32) {
     *half = *half & !(0xffff_ffff << shift) | (value as u128) << shift;
 }
 
-/// Where a connection is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub enum Standing {
-    /// Nothing is known of it.
-    None = 0,
-    /// In use.
-    Open = 1,
-    /// Lost; operations are being fenced.
-    Failing = 2,
-    /// Lost.
-    Failed = 3,
-    /// Being closed.
-    Closing = 4,
-}
-
-impl Standing {
-    /// What a number says; unknown ones are `None`.
-    pub const fn from_wire(number: u8) -> Standing {
-        match number {
-            1 => Standing::Open,
-            2 => Standing::Failing,
-            3 => Standing::Failed,
-            4 => Standing::Closing,
-            _ => Standing::None,
-        }
+numbered! {
+    /// Where a connection is.
+    Standing: u8 else None {
+        /// Nothing is known of it.
+        None = 0,
+        /// In use.
+        Open = 1,
+        /// Lost; operations are being fenced.
+        Failing = 2,
+        /// Lost.
+        Failed = 3,
+        /// Being closed.
+        Closing = 4,
     }
 }
 
-/// How a rail is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub enum RailStanding {
-    /// Not in use.
-    Down = 0,
-    /// Opened again; the peer's probe has not come.
-    Joining = 1,
-    /// In use.
-    Up = 2,
-    /// Failed; being fenced.
-    Failing = 3,
-    /// Fenced at the writer; the reader has not said that it is.
-    Fenced = 4,
+numbered! {
+    /// How a rail is.
+    RailStanding: u8 else Down {
+        /// Not in use.
+        Down = 0,
+        /// Opened again; the peer's probe has not come.
+        Joining = 1,
+        /// In use.
+        Up = 2,
+        /// Failed; being fenced.
+        Failing = 3,
+        /// Fenced at the writer; the reader has not said that it is.
+        Fenced = 4,
+    }
 }
 
 impl RailStanding {
-    /// What a number says; unknown ones are `Down`.
-    pub const fn from_wire(number: u8) -> RailStanding {
-        match number {
-            1 => RailStanding::Joining,
-            2 => RailStanding::Up,
-            3 => RailStanding::Failing,
-            4 => RailStanding::Fenced,
-            _ => RailStanding::Down,
-        }
-    }
-
     /// In words.
     pub const fn name(self) -> &'static str {
         match self {
@@ -342,64 +318,43 @@ impl RailStanding {
     }
 }
 
-/// What an open request waits for.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub enum Waits {
-    /// There is no request.
-    None = 0,
-    /// A send: the peer has offered no receive that has not its message.
-    Slot = 1,
-    /// A send: the peer's oldest group has no receive with the tag.
-    Tag = 2,
-    /// A send: the peer keeps no more receives for us.
-    Credit = 3,
-    /// A send: a rail has no room.
-    Room = 4,
-    /// A send: control waits for a failed rail to be sorted out.
-    Control = 5,
-    /// A send: those before it.
-    Turn = 6,
-    /// A send: stripes are being posted.
-    Stripes = 7,
-    /// A send: posted stripes have not completed.
-    Completion = 8,
-    /// A send: all has left, the peer has not said that it has it.
-    Delivery = 9,
-    /// A send: the peer has not read the message out of our memory.
-    Reading = 10,
-    /// A receive: no message has come.
-    Message = 16,
-    /// A receive: older groups are open.
-    Older = 17,
-    /// A receive: its slots could not be written.
-    Offer = 18,
-    /// A receive: stripes are missing.
-    Arrival = 19,
+numbered! {
+    /// What an open request waits for.
+    Waits: u8 else None {
+        /// There is no request.
+        None = 0,
+        /// A send: the peer has offered no receive that has not its message.
+        Slot = 1,
+        /// A send: the peer's oldest group has no receive with the tag.
+        Tag = 2,
+        /// A send: the peer keeps no more receives for us.
+        Credit = 3,
+        /// A send: a rail has no room.
+        Room = 4,
+        /// A send: control waits for a failed rail to be sorted out.
+        Control = 5,
+        /// A send: those before it.
+        Turn = 6,
+        /// A send: stripes are being posted.
+        Stripes = 7,
+        /// A send: posted stripes have not completed.
+        Completion = 8,
+        /// A send: all has left, the peer has not said that it has it.
+        Delivery = 9,
+        /// A send: the peer has not read the message out of our memory.
+        Reading = 10,
+        /// A receive: no message has come.
+        Message = 16,
+        /// A receive: older groups are open.
+        Older = 17,
+        /// A receive: its slots could not be written.
+        Offer = 18,
+        /// A receive: stripes are missing.
+        Arrival = 19,
+    }
 }
 
 impl Waits {
-    /// What a number says; unknown ones are `None`.
-    pub const fn from_wire(number: u8) -> Waits {
-        match number {
-            1 => Waits::Slot,
-            2 => Waits::Tag,
-            3 => Waits::Credit,
-            4 => Waits::Room,
-            5 => Waits::Control,
-            6 => Waits::Turn,
-            7 => Waits::Stripes,
-            8 => Waits::Completion,
-            9 => Waits::Delivery,
-            10 => Waits::Reading,
-            16 => Waits::Message,
-            17 => Waits::Older,
-            18 => Waits::Offer,
-            19 => Waits::Arrival,
-            _ => Waits::None,
-        }
-    }
-
     /// Whether a receive waits so.
     pub const fn is_receive(self) -> bool {
         self as u8 >= Waits::Message as u8

@@ -2,9 +2,9 @@
 //!
 //! A stream is a row of frames without gaps. A frame is a header of 8, 16, 32 or 40 bytes, as its
 //! kind says, and for some kinds a payload of `length` bytes behind it.
-#![forbid(unsafe_code)]
 
 use super::DecodeError;
+use crate::base::words::numbered;
 
 /// The longest header, that of a send.
 pub const HEADER_BYTES_MAX: usize = 40;
@@ -30,45 +30,29 @@ const FLAG_SILENT: u8 = 2;
 /// The read is refused: its key or range is bad.
 const FLAG_REFUSED: u8 = 4;
 
-/// What a frame is: its first byte.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub enum StreamKind {
-    /// A message: head, payload.
-    Send = 1,
-    /// Bytes for a region of the reader.
-    Write = 2,
-    /// Asks for bytes of a region of the reader.
-    Read = 3,
-    /// Answers a read.
-    ReadReply = 4,
-    /// Adds to a word of a region of the reader.
-    Add = 5,
-    /// So many writes and adds of the reader were carried out or refused.
-    Done = 6,
-    /// One write or add of the reader was refused: its key or range is bad.
-    Failed = 7,
-    /// Nothing follows: the writer closes.
-    Bye = 8,
+numbered! {
+    /// What a frame is: its first byte.
+    StreamKind: u8 {
+        /// A message: head, payload.
+        Send = 1,
+        /// Bytes for a region of the reader.
+        Write = 2,
+        /// Asks for bytes of a region of the reader.
+        Read = 3,
+        /// Answers a read.
+        ReadReply = 4,
+        /// Adds to a word of a region of the reader.
+        Add = 5,
+        /// So many writes and adds of the reader were carried out or refused.
+        Done = 6,
+        /// One write or add of the reader was refused: its key or range is bad.
+        Failed = 7,
+        /// Nothing follows: the writer closes.
+        Bye = 8,
+    }
 }
 
 impl StreamKind {
-    /// The kind that a first byte stands for.
-    #[inline]
-    pub const fn from_wire(byte: u8) -> Option<StreamKind> {
-        Some(match byte {
-            1 => StreamKind::Send,
-            2 => StreamKind::Write,
-            3 => StreamKind::Read,
-            4 => StreamKind::ReadReply,
-            5 => StreamKind::Add,
-            6 => StreamKind::Done,
-            7 => StreamKind::Failed,
-            8 => StreamKind::Bye,
-            _ => return None,
-        })
-    }
-
     /// Bytes of the header.
     #[inline]
     pub const fn header_bytes(self) -> usize {

@@ -2,14 +2,17 @@
 //! the guest of `tests/vm`: links go down, packets are lost, addresses change.
 #![allow(dead_code)]
 
+#[path = "../common/verbs_pair.rs"]
+pub mod verbs_pair;
+
 use crate::host_support::flow::Flow;
 use crate::host_support::pair::{Pair, alone};
 use crate::host_support::{Node, Watch, small};
 use crosstie::host::{DeviceKind, Options};
-use crosstie::provider::verbs::pair::devices;
 use crosstie::transport::rail::LaneState;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use verbs_pair::devices;
 
 /// Devices of two ends of wires, rail by rail; the same twice where there are no wires.
 pub fn ends(rails: usize) -> Option<[String; 2]> {

@@ -3,6 +3,8 @@
 
 pub mod fake;
 pub mod header;
+#[path = "../common/verbs_pair.rs"]
+pub mod verbs_pair;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
@@ -12,9 +14,9 @@ use crosstie::fabric::{
     Provider, RailKey, Region, RemoteSpan, Source,
 };
 use crosstie::provider::verbs::gid::GidRule;
-use crosstie::provider::verbs::pair::{PairMemory, connect, devices};
 use crosstie::provider::verbs::{Config, Limits, PathConfig, Verbs};
 use std::time::Duration;
+use verbs_pair::{PairMemory, connect, devices};
 
 /// An eighth of a second until a packet is sent again: emulated devices are slow.
 pub const PATH: PathConfig =

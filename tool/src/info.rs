@@ -255,7 +255,7 @@ fn kernel_offers() -> Section {
         name: "kernel",
         lines: vec![
             line("kernel copy", kernel_copy_text()),
-            line("yama", Yama::read().text()),
+            line("yama", Yama::read().name()),
             line("membarrier", membarrier),
             line("memfd", memfd),
             line(&dir, room),

@@ -1,6 +1,5 @@
 //! A gate before objects that many threads use and one closes: whoever closes them turns others
 //! away, and waits for those inside.
-#![forbid(unsafe_code)]
 
 use super::sync::{AtomicU32, Ordering, spin_loop};
 

@@ -1,6 +1,5 @@
 //! Whether something that others were told of is wanted back from them, or was given up although
 //! they hold it.
-#![forbid(unsafe_code)]
 
 use super::sync::{AtomicU32, Ordering};
 

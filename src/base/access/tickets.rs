@@ -1,5 +1,4 @@
 //! Turns: one thread at a time, in the order in which they came.
-#![forbid(unsafe_code)]
 
 use super::sync::{AtomicU32, Ordering, spin_loop};
 

@@ -1,31 +1,33 @@
 //! Why ranks do not come together.
-#![forbid(unsafe_code)]
 
-extern crate std;
-
-use core::fmt;
+use crate::base::words::{said, wraps};
 use std::io;
 
-/// Why ranks do not come together.
-#[derive(Debug)]
-pub enum GroupError {
-    /// The handle of a rank is not one of ours, or of another version.
-    Handle(usize),
-    /// A rank of another host told no address in its handle.
-    NoAddress(usize),
-    /// A rank has not come within the deadline.
-    Missing(usize),
-    /// A rank has ended.
-    Ended(usize),
-    /// A process of the user given here dialled, or listens, and may not take part: its user, its
-    /// handle or its key is not right. `None`: it is of another host.
-    Stranger(Option<u32>),
-    /// This rank takes this process for a stranger.
-    Refused(usize),
-    /// Ranks make different calls.
-    Order(usize),
-    /// The kernel refused.
-    System(io::Error),
+said! {
+    /// Why ranks do not come together.
+    #[derive(Debug)]
+    pub enum GroupError {
+        /// The handle of a rank is not one of ours, or of another version.
+        Handle(rank: usize) => "the handle of rank {rank} is not of this version of crosstie",
+        NoAddress(rank: usize) =>
+            "rank {rank} runs on another host and has told no address: its launcher says that all \
+             ranks run on one host, or CROSSTIE_SOCKET_IFNAME leaves no interface",
+        /// A rank has not come within the deadline.
+        Missing(rank: usize) => "rank {rank} did not come in time",
+        Ended(rank: usize) => "rank {rank} has ended",
+        /// A process of the user given here dialled, or listens, and may not take part: its user,
+        /// its handle or its key is not right. `None`: it is of another host.
+        Stranger(what: Option<u32>) => |f| match what {
+            Some(user) => write!(f, "a process of user {user} is refused as a rank: {PROOF}"),
+            None => write!(f, "a process of another host is refused as a rank: {PROOF_FAR}"),
+        },
+        /// This rank takes this process for a stranger.
+        Refused(rank: usize) => "rank {rank} refuses this process as a rank: {PROOF}",
+        /// Ranks make different calls.
+        Order(rank: usize) => "rank {rank} makes another call than this rank",
+        /// The kernel refused.
+        System(error: io::Error) => "{error}",
+    }
 }
 
 impl GroupError {
@@ -45,40 +47,8 @@ impl GroupError {
     }
 }
 
-impl fmt::Display for GroupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GroupError::Handle(rank) => {
-                write!(f, "the handle of rank {rank} is not of this version of crosstie")
-            }
-            GroupError::NoAddress(rank) => write!(
-                f,
-                "rank {rank} runs on another host and has told no address: its launcher says that \
-                 all ranks run on one host, or CROSSTIE_SOCKET_IFNAME leaves no interface"
-            ),
-            GroupError::Missing(rank) => write!(f, "rank {rank} did not come in time"),
-            GroupError::Ended(rank) => write!(f, "rank {rank} has ended"),
-            GroupError::Stranger(Some(user)) => {
-                write!(f, "a process of user {user} is refused as a rank: {PROOF}")
-            }
-            GroupError::Stranger(None) => {
-                write!(f, "a process of another host is refused as a rank: {PROOF_FAR}")
-            }
-            GroupError::Refused(rank) => {
-                write!(f, "rank {rank} refuses this process as a rank: {PROOF}")
-            }
-            GroupError::Order(rank) => write!(f, "rank {rank} makes another call than this rank"),
-            GroupError::System(error) => error.fmt(f),
-        }
-    }
-}
-
 const PROOF: &str = "ranks must run as one user or root (CROSSTIE_ALLOW_UIDS names others), or \
                      have the same CROSSTIE_KEY_FILE";
 const PROOF_FAR: &str = "all ranks must have the same CROSSTIE_KEY_FILE, or none";
 
-impl From<io::Error> for GroupError {
-    fn from(error: io::Error) -> GroupError {
-        GroupError::System(error)
-    }
-}
+wraps!(GroupError: System(io::Error));

@@ -1,8 +1,5 @@
 //! Records over a socket. A record socket keeps their bounds, and carries descriptors. On a stream
 //! the length of a record stands before it.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::error::GroupError;
 use crate::connect::channel::Channel;

@@ -1,8 +1,5 @@
 //! How ranks dial a hub, and are admitted: the hub sends a challenge, the rank answers with a proof
 //! and a challenge of its own, and the hub answers that.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::error::GroupError;
 use super::line::{LOOK, give, receive};

@@ -16,8 +16,7 @@
 //! - [`mod@line`]: records over a socket of either kind
 //! - [`meet`]: how ranks dial, and are admitted
 //! - [`star`]: a hub and its ranks
-
-extern crate std;
+#![forbid(unsafe_code)]
 
 mod error;
 mod line;

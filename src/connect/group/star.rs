@@ -1,8 +1,5 @@
 //! A hub and its ranks: the hub takes a record of each rank, and hands each rank those of all
 //! others.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::error::GroupError;
 use super::line::{give, receive};

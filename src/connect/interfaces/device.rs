@@ -3,9 +3,6 @@
 //! *Source*: `netdev_adjacent_sysfs_add` in Linux's `net/core/dev.c`: an interface has a link
 //! `lower_NAME` for each that lies below it in its namespace, as a VLAN, a macvlan, a bond and a
 //! bridge have.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::InterfaceName;
 use std::path::Path;

@@ -1,8 +1,5 @@
 //! IPv6 addresses of which the kernel still looks whether another host has them. Nothing can begin
 //! or be answered at such an address; a host that has just got it waits a second or two.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::{AddressFamily, InterfaceAddress, InterfaceError, local_addresses_of};
 use crate::base::units::Span;

@@ -1,7 +1,4 @@
 //! Each class from two snapshots, and the sentence that names who owes what.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::*;
 use crate::wire::status::{AGE_UNKNOWN_MS, STATUS_SNAPSHOT};

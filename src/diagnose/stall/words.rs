@@ -1,5 +1,4 @@
 //! The sentences about stalled requests, as `doc/stalls.md` has them.
-#![forbid(unsafe_code)]
 
 use super::{Answer, Class, Stall, untaken};
 use crate::wire::RAILS_MAX;

@@ -1,38 +1,30 @@
 //! The devices of a host: what an endpoint can be opened on.
 #![forbid(unsafe_code)]
 
-/// A device.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum DeviceKind {
-    /// Processes of every host: of this one through shared memory, of others over TCP.
-    Host,
-    /// This endpoint itself, for tests and measurements.
-    Loopback,
-    /// Processes of this host, through shared memory alone.
-    SharedMemory,
-    /// Processes of every host, over TCP alone.
-    Tcp,
+use crate::base::words::named;
+
+named! {
+    /// A device. They stand in the order of their numbers, which is the same in every process. New
+    /// ones come last, because C programs keep the numbers.
+    pub enum DeviceKind {
+        /// Processes of every host: of this one through shared memory, of others over TCP.
+        Host = "host0",
+        /// This endpoint itself, for tests and measurements.
+        Loopback = "loopback0",
+        /// Processes of this host, through shared memory alone.
+        SharedMemory = "shm0",
+        /// Processes of every host, over TCP alone.
+        Tcp = "tcp0",
+    }
 }
 
-/// All devices, in the order of their numbers. The order is the same in every process, and new ones
-/// come last, because C programs keep the numbers.
-pub const DEVICES: [DeviceKind; 4] =
-    [DeviceKind::Host, DeviceKind::Loopback, DeviceKind::SharedMemory, DeviceKind::Tcp];
+/// All devices, in the order of their numbers.
+pub const DEVICES: [DeviceKind; 4] = DeviceKind::ALL;
 
 impl DeviceKind {
     /// The device of a name: `host0`, `loopback0`, `shm0`, `tcp0`.
     pub fn named(name: &str) -> Option<DeviceKind> {
         DEVICES.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DeviceKind::Host => "host0",
-            DeviceKind::Loopback => "loopback0",
-            DeviceKind::SharedMemory => "shm0",
-            DeviceKind::Tcp => "tcp0",
-        }
     }
 
     /// The rails that it may use at most; `CROSSTIE_RAILS` chooses among them.

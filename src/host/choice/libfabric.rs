@@ -1,8 +1,6 @@
 //! Ports of libfabric: which domains an endpoint uses, and which make lanes with those of a peer.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::device::Rails;
 use super::settings::Environment;
 use crate::host::log::Level;

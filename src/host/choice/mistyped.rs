@@ -1,8 +1,6 @@
 //! Variables that look like ours and are not: mistyped ones.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::settings::names;
 use crate::host::log::event::tell;
 use crate::host::log::settings::SettingEvent;

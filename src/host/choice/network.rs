@@ -1,8 +1,6 @@
 //! What an endpoint is reached by from other hosts: rails, addresses, the shared key.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::device::{DeviceKind, Rails};
 use super::options::Options;
 use super::ports::Port;

@@ -1,8 +1,6 @@
 //! What an endpoint uses, as it was chosen and opened: for people.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::device::Rails;
 use crate::provider::libfabric::choice::Nic;
 use crate::provider::verbs::rails::RailEnd;

@@ -1,8 +1,6 @@
 //! The ports of an endpoint, of RDMA, libfabric and vendors: opened beside the other rails, and
 //! told to peers.
 
-extern crate std;
-
 use super::device::{REACHES_OTHERS, REACHES_OWN, Rails};
 use super::plan::PlannedPort;
 use super::settings::Environment;

@@ -1,8 +1,6 @@
 //! RDMA ports: which of them an endpoint uses, and which make lanes with those of a peer.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::device::Rails;
 use super::plan::PlannedRdma;
 use super::settings::Environment;

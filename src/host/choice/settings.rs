@@ -1,8 +1,6 @@
 //! The `CROSSTIE_` variables: their names and values, applied at open.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::device::Rails;
 use super::mistyped::report_of;
 use super::options::Options;

@@ -1,8 +1,6 @@
 //! Values of variables, and what they mean; those that cannot be meant are kept.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::device::Rails;
 use crate::base::integer::nearest;
 use crate::connect::interfaces::{CHOICE_WRONG, is_choice};

@@ -1,8 +1,6 @@
 //! Rails of vendors: what a program gives an endpoint beside the rails of the host, and what peers
 //! are told of them.
 
-extern crate std;
-
 use crate::base::hash::fnv1a_128;
 use crate::host::error::OpenError;
 pub use crate::host::error::VendorRailError;

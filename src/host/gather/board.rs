@@ -1,8 +1,6 @@
 //! Host memory by which the ranks of a group tell each other of their AllGathers: a window of the
 //! group's own. It has records for the set-up, and words that other ranks add to.
 
-extern crate std;
-
 use crate::base::slab::Handle;
 use crate::window::{Span, WindowMemory};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,5 @@
 //! An AllGather on a stream of the program's: copies to mates, and words.
 
-extern crate std;
-
 use super::error::GatherError;
 use super::team::Team;
 use crate::collective::program::{BEGUN, ENDED};

@@ -8,8 +8,6 @@
 //!
 //! `host/group/gather.rs` has the calls that wait.
 
-extern crate std;
-
 pub mod board;
 pub mod device;
 pub mod error;

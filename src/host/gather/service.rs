@@ -1,8 +1,6 @@
 //! What the thread that makes progress does for an AllGather: puts to strangers, and words for the
 //! stream. It calls no function of the driver.
 
-extern crate std;
-
 use super::board::{Board, Count};
 use super::error::GatherError;
 use crate::base::slab::Handle;

@@ -1,8 +1,6 @@
 //! Ranks of one host whose streams reach each other's memory, and the words that they share: pinned
 //! host memory, which streams and services write.
 
-extern crate std;
-
 use super::board::SLOTS;
 use super::error::GatherError;
 use crate::collective::{Word, Words};

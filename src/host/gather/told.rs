@@ -1,8 +1,6 @@
 //! What a rank tells of its part of an AllGather while it is prepared.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::Key;
 use super::board::RECORD_BYTES;
 use crate::base::hash::fnv1a;

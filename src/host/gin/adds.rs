@@ -3,8 +3,6 @@
 //! A rank asks the owner by its [outbox]. The owner's engine takes what all ranks ask, adds
 //! them up by rounds of its [`Adder`], and answers.
 
-extern crate std;
-
 use super::GinError;
 use super::road::Pending;
 use crate::base::sync::{AtomicU64, Ordering};

@@ -1,7 +1,5 @@
 //! Times of the thread that executes what GPUs queue.
 
-extern crate std;
-
 use std::time::Duration;
 
 /// How long the thread sleeps at a time when nothing has come for a while.

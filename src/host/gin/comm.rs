@@ -1,7 +1,5 @@
 //! The ranks of one communicator, and what they do together.
 
-extern crate std;
-
 use super::adds::Adds;
 use super::clock::{NAP, Times};
 use super::context::{Config, Context, OwnWords};

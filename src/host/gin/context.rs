@@ -1,7 +1,5 @@
 //! Queues, signals and counters of a set of contexts, and the structures that device code reads.
 
-extern crate std;
-
 use super::GinError;
 use super::comm::{Comm, bytes_of};
 use super::hosts::Far;

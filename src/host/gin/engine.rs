@@ -3,8 +3,6 @@
 //! A process has one while a communicator lives. It spins while there is work. After a while
 //! without work it naps: a doorbell is a store, which wakes no thread.
 
-extern crate std;
-
 use super::clock::{NAP, Times};
 use super::report::DOOR;
 use super::{Comm, GinError};

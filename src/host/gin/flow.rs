@@ -1,8 +1,6 @@
 //! Copies under way: a [road](super::road) to each rank, and the [way](super::loopback) of this
 //! rank to itself.
 
-extern crate std;
-
 use super::GinError;
 use super::launcher::Launcher;
 use super::loopback::Loopback;

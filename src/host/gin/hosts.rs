@@ -14,8 +14,6 @@
 //! add to a window starts once all before it on its queue has ended (`Executor`). A connection
 //! promises that nothing is done twice.
 
-extern crate std;
-
 use super::GinError;
 use super::road::Pending;
 use crate::base::slab::Handle;

@@ -3,8 +3,6 @@
 //! A kernel finds no room where the user's kernels hold all multiprocessors. One that does not
 //! start soon is taken back, and then some copies do without it.
 
-extern crate std;
-
 use crate::host::log::event::tell;
 use crate::host::log::gin::GinEvent;
 use crate::memory::cuda::{Entered, Kernel, Progress};

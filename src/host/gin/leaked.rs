@@ -1,7 +1,5 @@
 //! Memory with a stable address that borrowers outlive in type only.
 
-extern crate std;
-
 use std::boxed::Box;
 use std::vec::Vec;
 

@@ -11,8 +11,6 @@
 //! Posts stand in one line, and only the front is acted on. So the target sees them in the order of
 //! the posts, whichever way each takes.
 
-extern crate std;
-
 use super::GinError;
 use super::launcher::Launcher;
 use super::road::{PENDING, Pending, Road};

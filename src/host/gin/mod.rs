@@ -41,12 +41,11 @@ pub mod report;
 pub mod road;
 pub mod state;
 
-extern crate std;
-
 use super::group::board::BoardError;
 use super::settings::Environment;
 use super::{OpenError, RegisterError};
 use crate::base::hash::fnv1a;
+use crate::base::words::{said, wraps};
 use crate::connect::Trust;
 use crate::connect::group::{GroupError, Listener};
 use crate::connect::interfaces::{address_list, local_addresses};
@@ -75,82 +74,52 @@ pub trait Counts: fmt::Debug + Send + Sync {
     fn count(&self);
 }
 
-/// Why something of this room does not work.
-#[derive(Debug)]
-pub enum GinError {
-    /// There is no usable driver.
-    Driver(LoadError),
-    /// A call of the driver failed.
-    Cuda(CudaError),
-    /// The ranks do not come together.
-    Group(GroupError),
-    /// The shared key cannot be had.
-    Key(KeyError),
-    /// The thread cannot run where `CROSSTIE_GIN_CPUS` says.
-    Pin(PinError),
-    /// The kernel refused.
-    System(Errno),
-    /// The memory has no exportable handle.
-    NotExportable(CudaError),
-    /// A rank could not take part; its own log says why.
-    Rank(usize),
-    /// More regions than there are keys.
-    Full,
-    /// An argument is out of range.
-    Argument(&'static str),
-    /// The endpoint to other hosts cannot be opened.
-    Endpoint(OpenError),
-    /// The ranks of all hosts do not come together.
-    Hosts(super::group::GroupError),
-    /// Ranks of other hosts cannot reach the memory.
-    Register(RegisterError),
-    /// Ranks of other hosts cannot use the window.
-    Window(WindowError),
-    /// A rank has not made its part of a window in time.
-    Late(u32),
-}
-
-impl fmt::Display for GinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GinError::Driver(error) => error.fmt(f),
-            GinError::Cuda(error) => error.fmt(f),
-            GinError::Group(error) => error.fmt(f),
-            GinError::Key(error) => error.fmt(f),
-            GinError::Pin(PinError::Cpu(cpu)) => write!(
+said! {
+    /// Why something of this room does not work.
+    #[derive(Debug)]
+    pub enum GinError {
+        /// There is no usable driver.
+        Driver(error: LoadError) => "{error}",
+        /// A call of the driver failed.
+        Cuda(error: CudaError) => "{error}",
+        /// The ranks do not come together.
+        Group(error: GroupError) => "{error}",
+        /// The shared key cannot be had.
+        Key(error: KeyError) => "{error}",
+        /// The thread cannot run where `CROSSTIE_GIN_CPUS` says.
+        Pin(what: PinError) => |f| match what {
+            PinError::Cpu(cpu) => write!(
                 f,
                 "CROSSTIE_GIN_CPUS names CPU {cpu}, which this host does not have or the cpuset \
                  forbids"
             ),
-            GinError::Pin(PinError::System(error)) | GinError::System(error) => error.fmt(f),
-            GinError::NotExportable(error) => write!(
-                f,
-                "this memory has no handle for other processes ({error}); allocate it by \
-                 ncclMemAlloc, or by cuMemCreate with a POSIX descriptor as handle type"
-            ),
-            GinError::Rank(rank) => write!(f, "rank {rank} could not take part; see its log"),
-            GinError::Full => f.write_str("all memory keys are in use; deregister some memory"),
-            GinError::Argument(what) => write!(f, "{what} is out of range"),
-            GinError::Endpoint(error) => write!(f, "no way to ranks of other hosts: {error}"),
-            GinError::Hosts(error) => write!(f, "no way to ranks of other hosts: {error}"),
-            GinError::Register(error) => {
-                write!(f, "ranks of other hosts cannot reach this memory ({error:?})")
-            }
-            GinError::Window(error) => {
-                write!(f, "ranks of other hosts cannot use this memory: {error}")
-            }
-            GinError::Late(rank) => {
-                write!(f, "rank {rank} has not registered its part of the memory in time")
-            }
-        }
+            PinError::System(error) => error.fmt(f),
+        },
+        /// The kernel refused.
+        System(error: Errno) => "{error}",
+        /// The memory has no exportable handle.
+        NotExportable(error: CudaError) =>
+            "this memory has no handle for other processes ({error}); allocate it by \
+             ncclMemAlloc, or by cuMemCreate with a POSIX descriptor as handle type",
+        /// A rank could not take part; its own log says why.
+        Rank(rank: usize) => "rank {rank} could not take part; see its log",
+        /// More regions than there are keys.
+        Full => "all memory keys are in use; deregister some memory",
+        /// An argument is out of range.
+        Argument(what: &'static str) => "{what} is out of range",
+        /// The endpoint to other hosts cannot be opened.
+        Endpoint(error: OpenError) => "no way to ranks of other hosts: {error}",
+        /// The ranks of all hosts do not come together.
+        Hosts(error: super::group::GroupError) => "no way to ranks of other hosts: {error}",
+        Register(error: RegisterError) =>
+            "ranks of other hosts cannot reach this memory ({error:?})",
+        Window(error: WindowError) => "ranks of other hosts cannot use this memory: {error}",
+        /// A rank has not made its part of a window in time.
+        Late(rank: u32) => "rank {rank} has not registered its part of the memory in time",
     }
 }
 
-impl From<CudaError> for GinError {
-    fn from(error: CudaError) -> GinError {
-        GinError::Cuda(error)
-    }
-}
+wraps!(GinError: Cuda(CudaError), Group(GroupError), System(Errno));
 
 impl From<AdderError> for GinError {
     fn from(error: AdderError) -> GinError {
@@ -168,18 +137,6 @@ impl From<BoardError> for GinError {
             BoardError::Window(error) => GinError::Window(error),
             BoardError::Missing(rank) => GinError::Late(rank),
         }
-    }
-}
-
-impl From<GroupError> for GinError {
-    fn from(error: GroupError) -> GinError {
-        GinError::Group(error)
-    }
-}
-
-impl From<Errno> for GinError {
-    fn from(error: Errno) -> GinError {
-        GinError::System(error)
     }
 }
 

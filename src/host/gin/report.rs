@@ -1,7 +1,5 @@
 //! What queues wait for: told when asked, and once where an entry stays too long.
 
-extern crate std;
-
 use super::clock::Times;
 use crate::hca::executor::Executor;
 use crate::host::log::gin::{FailedQueue, OpenEntry, Queue, Queues};

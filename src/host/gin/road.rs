@@ -11,8 +11,6 @@
 //!
 //! If the driver refuses a batch or a marker, the road is broken: all later operations fail.
 
-extern crate std;
-
 use super::launcher::Launcher;
 use crate::hca::completion::Syndrome;
 use crate::hca::executor::Operation;

@@ -1,7 +1,5 @@
 //! What the engine and the calls of the user share: regions, contexts, and what is under way.
 
-extern crate std;
-
 use super::adds::Adds;
 use super::context::Context;
 use super::flow::{Flow, Posted};

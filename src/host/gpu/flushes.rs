@@ -1,7 +1,5 @@
 //! Flushes of what NICs have written to memory of GPUs, over all ports that have the memory.
 
-extern crate std;
-
 use crate::base::ids::RailGeneration;
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};

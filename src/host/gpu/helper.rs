@@ -3,8 +3,6 @@
 //! It alone waits for the driver. It never waits for a peer: each socket is read when it has
 //! something, so that two processes may ask each other at the same time.
 
-extern crate std;
-
 use super::record::{BYTES, How, Part, Record};
 use super::{Exports, GpuError, socket_of};
 use crate::base::text::Text;

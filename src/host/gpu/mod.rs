@@ -4,8 +4,6 @@
 //! process needs to map each allocation. A helper thread hands that out, and maps what peers have,
 //! so that the data thread never waits for the driver ([`helper`]).
 
-extern crate std;
-
 mod flushes;
 mod helper;
 mod record;
@@ -13,6 +11,7 @@ mod record;
 use super::error::RegisterError;
 use super::log::news;
 use crate::base::units::Bytes;
+use crate::base::words::{said, wraps};
 use crate::connect::{Name, Socket, Trust, random};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::cuda::pointer::is_writable;
@@ -21,7 +20,6 @@ use crate::memory::cuda::{CudaError, Gpu, Handle, Library, LoadError, Place, Seg
 use crate::memory::{Errno, WakeFd, heap, locked, threads};
 use crate::provider::copy_engine::{Exporter, GPUS_MAX, LaneError, Shared as Gpus};
 use crate::provider::shm::ShmDomain;
-use core::fmt;
 pub(in crate::host) use flushes::Flushes;
 pub use flushes::{FlushId, GpuFlushes};
 use helper::Helper;
@@ -38,64 +36,38 @@ use std::vec::Vec;
 /// How long an endpoint that is closed waits for copies under way.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why memory of a GPU cannot be registered.
-#[derive(Debug)]
-pub enum GpuError {
-    /// There is no driver.
-    Driver(LoadError),
-    /// The driver refused.
-    Cuda(CudaError),
-    /// It is not memory of a GPU.
-    Place(Place),
-    /// Its two ends lie in different places.
-    Torn,
-    /// Several allocations of cudaMalloc, of which a peer can open but one.
-    Several,
-    /// It may not be written.
-    ReadOnly,
-    /// More GPUs than there is room for.
-    Number(i32),
-    /// A GPU cannot be used.
-    Lanes(LaneError),
-    /// What NICs write to it must be flushed.
-    Flush,
-    /// The helper thread cannot be started, or heard.
-    Helper(io::Error),
-}
-
-impl fmt::Display for GpuError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            GpuError::Driver(error) => error.fmt(f),
-            GpuError::Cuda(error) => error.fmt(f),
-            GpuError::Place(Place::Managed) => {
+said! {
+    /// Why memory of a GPU cannot be registered.
+    #[derive(Debug)]
+    pub enum GpuError {
+        /// There is no driver.
+        Driver(error: LoadError) => "{error}",
+        /// The driver refused.
+        Cuda(error: CudaError) => "{error}",
+        /// It is not memory of a GPU.
+        Place(what: Place) => |f| match what {
+            Place::Managed => {
                 f.write_str("it is managed memory, which no other process can map: use cudaMalloc")
             }
-            GpuError::Place(_) => {
-                f.write_str("it is memory of the host: register it with XTIE_MEMORY_HOST")
-            }
-            GpuError::Torn => f.write_str("it does not lie in memory of one GPU from end to end"),
-            GpuError::Several => {
-                f.write_str("it lies in several allocations of cudaMalloc: register each by itself")
-            }
-            GpuError::ReadOnly => {
-                f.write_str("its GPU may not write it: allow reads and writes by cuMemSetAccess")
-            }
-            GpuError::Number(number) => {
-                write!(f, "it is of GPU {number}, and there is room for {GPUS_MAX}")
-            }
-            GpuError::Lanes(error) => write!(f, "its GPU cannot be used: {error}"),
-            GpuError::Flush => f.write_str("what a NIC writes to it would need a flush"),
-            GpuError::Helper(error) => write!(f, "no helper thread: {error}"),
-        }
+            _ => f.write_str("it is memory of the host: register it with XTIE_MEMORY_HOST"),
+        },
+        /// Its two ends lie in different places.
+        Torn => "it does not lie in memory of one GPU from end to end",
+        /// Several allocations of cudaMalloc, of which a peer can open but one.
+        Several => "it lies in several allocations of cudaMalloc: register each by itself",
+        /// It may not be written.
+        ReadOnly => "its GPU may not write it: allow reads and writes by cuMemSetAccess",
+        /// More GPUs than there is room for.
+        Number(number: i32) => "it is of GPU {number}, and there is room for {GPUS_MAX}",
+        Lanes(error: LaneError) => "its GPU cannot be used: {error}",
+        /// What NICs write to it must be flushed.
+        Flush => "what a NIC writes to it would need a flush",
+        /// The helper thread cannot be started, or heard.
+        Helper(error: io::Error) => "no helper thread: {error}",
     }
 }
 
-impl From<CudaError> for GpuError {
-    fn from(error: CudaError) -> GpuError {
-        GpuError::Cuda(error)
-    }
-}
+wraps!(GpuError: Cuda(CudaError));
 
 /// A region as others may have it.
 #[derive(Debug)]

@@ -1,8 +1,6 @@
 //! A word at each rank for each other one, which a rank raises when it has failed, or an operation
 //! of its, in a way that its peers cannot see: their connections with it stand.
 
-extern crate std;
-
 use super::Group;
 use super::jobs::{Before, Jobs, Until, Work};
 use crate::base::slab::Handle;

@@ -1,7 +1,5 @@
 //! AllGathers of a group: prepared by all ranks together, then carried out without them.
 
-extern crate std;
-
 use super::Group;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};

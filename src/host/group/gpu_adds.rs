@@ -1,7 +1,5 @@
 //! Adds to words of windows in memory of GPUs, which this endpoint owns.
 
-extern crate std;
-
 use crate::base::slab::Handle;
 use crate::memory::cuda::adder::{AdderError, Round};
 use crate::memory::cuda::{Adder, Gpu, Library, Place};

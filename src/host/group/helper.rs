@@ -1,8 +1,6 @@
 //! A thread that makes progress for a group while its user does not: signals and puts of peers are
 //! applied although the owner computes.
 
-extern crate std;
-
 use super::Group;
 use crate::host::Endpoint;
 use crate::memory::{Errno, locked, threads};

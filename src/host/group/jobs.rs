@@ -1,8 +1,6 @@
 //! Operations that wait for room, so that who issues them need not: for callers with a bound of
 //! their own, such as NCCL's 32 requests with each rank.
 
-extern crate std;
-
 use crate::base::slab::Handle;
 use crate::host::Endpoint;
 use crate::window::{After, Local, Put, Ticket, WindowError, group};

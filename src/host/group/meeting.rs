@@ -2,8 +2,6 @@
 //! pair of ranks makes two connections. The lower rank connects, and says by a first message who it
 //! is and which of the two this is. A rank connects to itself, too.
 
-extern crate std;
-
 use super::error::{BootstrapError, GroupError};
 use crate::base::slab::Handle;
 use crate::base::units::Span as Time;

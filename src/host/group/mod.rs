@@ -1,8 +1,6 @@
 //! A group of ranks over an endpoint: how the ranks meet, and calls that wait. What a group does is
 //! in [`crate::window`].
 
-extern crate std;
-
 pub mod board;
 pub mod error;
 mod gather;

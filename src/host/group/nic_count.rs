@@ -2,8 +2,6 @@
 //! may be used again.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::Group;
 use crate::base::slab::Handle;
 use crate::host::Endpoint;

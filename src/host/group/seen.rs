@@ -5,8 +5,6 @@
 //! group's own calls add is in its table, and is carried over to those words with the group's
 //! progress ([`Mirror`]). So a kernel and the group's calls see the same sums.
 
-extern crate std;
-
 use crate::base::slab::Handle;
 use crate::memory::{SharedMapping, locked};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

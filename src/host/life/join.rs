@@ -1,7 +1,5 @@
 //! Taking a connection that the side band has made into use, on the rail that it runs over.
 
-extern crate std;
-
 use super::known::Known;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::Bytes;

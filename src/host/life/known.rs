@@ -3,6 +3,7 @@
 
 use crate::base::slab::Handle;
 use crate::base::units::Span;
+use crate::base::words::named;
 use crate::connect::{LinkParams, STREAMS_MAX};
 use crate::fabric::DownCause;
 use crate::host::log::RailEnd;
@@ -93,21 +94,22 @@ impl LaneKnown {
     };
 }
 
-/// What a connection runs over.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ConnectionRail {
-    /// Shared memory.
-    Shm,
-    /// Sockets.
-    Tcp,
-    /// The endpoint itself.
-    Loopback,
-    /// RDMA ports; of a connection, with sockets as rail 0, which is their reserve.
-    Verbs,
-    /// NICs that libfabric reaches; of a connection likewise.
-    Libfabric,
-    /// Rails of vendors; of a connection likewise.
-    Vendor,
+named! {
+    /// What a connection runs over.
+    pub enum ConnectionRail {
+        /// Shared memory.
+        Shm = "shm",
+        /// Sockets.
+        Tcp = "tcp",
+        /// The endpoint itself.
+        Loopback = "loopback",
+        /// RDMA ports; of a connection, with sockets as rail 0, which is their reserve.
+        Verbs = "verbs",
+        /// NICs that libfabric reaches; of a connection likewise.
+        Libfabric = "libfabric",
+        /// Rails of vendors; of a connection likewise.
+        Vendor = "vendor",
+    }
 }
 
 impl ConnectionRail {
@@ -117,18 +119,6 @@ impl ConnectionRail {
             PortRail::Verbs(_) => ConnectionRail::Verbs,
             PortRail::Libfabric(_) => ConnectionRail::Libfabric,
             PortRail::Vendor(_) => ConnectionRail::Vendor,
-        }
-    }
-
-    /// For people and for scripts.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ConnectionRail::Shm => "shm",
-            ConnectionRail::Tcp => "tcp",
-            ConnectionRail::Loopback => "loopback",
-            ConnectionRail::Verbs => "verbs",
-            ConnectionRail::Libfabric => "libfabric",
-            ConnectionRail::Vendor => "vendor",
         }
     }
 }

@@ -16,8 +16,6 @@
 //! even if its sender no longer waits for it.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connections::{Connections, PEER_BYTES_MAX};
 use super::suspect::Suspect;
 use crate::connect::{Traffic, ends_of};

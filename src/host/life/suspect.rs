@@ -2,8 +2,6 @@
 //! lost).
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use crate::connect::Traffic;
 use crate::diagnose::lost::Missing;
 

@@ -5,8 +5,6 @@
 //! program is asked. The lanes are polled until one has heard the peer, or the time is over.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::connections::Connections;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::slab::Handle;

@@ -1,8 +1,6 @@
 //! What happens, as values: each has a level and its sentence, as its `Display`.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::news::say_by;
 use super::{Level, say, say_once};
 use core::fmt;

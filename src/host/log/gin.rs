@@ -3,6 +3,7 @@
 
 use super::Level;
 use super::event::Event;
+use crate::base::words::said;
 use crate::hca::executor::Lane;
 use crate::hca::queue::Failure;
 use crate::hca::stuck::{Stuck, Why};
@@ -38,13 +39,14 @@ pub(in crate::host) enum GinEvent<'a> {
     Stalled { rank: usize, sentence: &'a str },
 }
 
-/// Where copies within a GPU go that no kernel makes.
-#[derive(Copy, Clone)]
-pub(in crate::host) enum Through {
-    /// Memory of another GPU.
-    Gpu,
-    /// Memory of the host.
-    Host,
+said! {
+    /// Where copies within a GPU go that no kernel makes.
+    #[derive(Copy, Clone)]
+    pub(in crate::host) enum Through {
+        Gpu => "another GPU",
+        /// Memory of the host.
+        Host => "the host",
+    }
 }
 
 impl Event for GinEvent<'_> {
@@ -132,15 +134,6 @@ impl fmt::Display for GinEvent<'_> {
             }
             GinEvent::Stalled { rank, sentence } => write!(f, "stalled: rank {rank}, {sentence}"),
         }
-    }
-}
-
-impl fmt::Display for Through {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Through::Gpu => "another GPU",
-            Through::Host => "the host",
-        })
     }
 }
 

@@ -4,30 +4,45 @@
 use super::Level;
 use super::event::Event;
 use super::rail_news::RailAt;
+use crate::base::words::said;
 use crate::diagnose::lost::What;
 use crate::memory::Errno;
 use crate::provider::rail_set::{Complaint, PortPeerError, PortRail};
 use crate::transport::{Limits, ReportError};
 use core::fmt;
 
-/// What is to be said of a connection, or of a rail of it.
-pub(in crate::host) enum LifeEvent<'a> {
-    /// Threads that copy through shared memory cannot be started.
-    CopyThreads(Errno),
-    /// Threads of TCP cannot be started.
-    TcpThreads(Errno),
-    /// The two sides have different numbers of requests.
-    RequestsMax { ours: u32, theirs: u32 },
-    /// A connection ends with this rail.
-    Ends { at: &'a RailAt<'a> },
-    /// A rail has lost something.
-    Lost { at: &'a RailAt<'a>, what: What, silent_ms: u64 },
-    /// A port says something of a rail.
-    Complaint { at: &'a RailAt<'a>, complaint: Complaint },
-    /// A rail whose second end could not be opened.
-    NoSecondEnd { lane: u8, error: PortPeerError },
-    /// A peer breaks the protocol.
-    Broken { peer: &'a str, error: ReportError },
+said! {
+    /// What is to be said of a connection, or of a rail of it.
+    pub(in crate::host) enum LifeEvent<'a> {
+        CopyThreads(errno: Errno) =>
+            "threads that copy through shared memory cannot be started ({errno}); the calling \
+             threads copy alone; CROSSTIE_SHM_THREADS=0 asks for none",
+        TcpThreads(errno: Errno) =>
+            "threads for long messages over TCP cannot be started ({errno}); the calling threads \
+             move these messages; CROSSTIE_TCP_THREADS=0 asks for none",
+        /// The two sides have different numbers of requests.
+        RequestsMax { ours: u32, theirs: u32 } => |f| write!(
+            f,
+            "requests_max differs: {ours}{} here, {theirs}{} at the peer; over TCP, both sides \
+             must have 32, or neither",
+            Limits::or_more(*ours),
+            Limits::or_more(*theirs),
+        ),
+        Ends { at: &'a RailAt<'a> } =>
+            "{at} was lost, and its connection ends: an endpoint with companions moves nothing to \
+             another rail",
+        /// A rail has lost something.
+        Lost { at: &'a RailAt<'a>, what: What, silent_ms: u64 } =>
+            "{at} has lost {what}: the peer's host has it, but the peer's program polls and has \
+             not acknowledged it for {silent_ms} ms (bytes were changed on the way); the rail \
+             fails",
+        /// A port says something of a rail.
+        Complaint { at: &'a RailAt<'a>, complaint: Complaint } => "{at} {complaint}",
+        /// A rail whose second end could not be opened.
+        NoSecondEnd { lane: u8, error: PortPeerError } =>
+            "rail {lane} is not connected yet: {error}; it is tried again",
+        Broken { peer: &'a str, error: ReportError } => "{peer} breaks the protocol: {error}",
+    }
 }
 
 impl Event for LifeEvent<'_> {
@@ -45,46 +60,6 @@ impl Event for LifeEvent<'_> {
 
     fn is_once(&self) -> bool {
         matches!(self, LifeEvent::TcpThreads(_))
-    }
-}
-
-impl fmt::Display for LifeEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LifeEvent::CopyThreads(errno) => write!(
-                f,
-                "threads that copy through shared memory cannot be started ({errno}); the calling \
-                 threads copy alone; CROSSTIE_SHM_THREADS=0 asks for none"
-            ),
-            LifeEvent::TcpThreads(errno) => write!(
-                f,
-                "threads for long messages over TCP cannot be started ({errno}); the calling \
-                 threads move these messages; CROSSTIE_TCP_THREADS=0 asks for none"
-            ),
-            LifeEvent::RequestsMax { ours, theirs } => write!(
-                f,
-                "requests_max differs: {ours}{} here, {theirs}{} at the peer; over TCP, both sides \
-                 must have 32, or neither",
-                Limits::or_more(*ours),
-                Limits::or_more(*theirs),
-            ),
-            LifeEvent::Ends { at } => write!(
-                f,
-                "{at} was lost, and its connection ends: an endpoint with companions moves nothing \
-                 to another rail"
-            ),
-            LifeEvent::Lost { at, what, silent_ms } => write!(
-                f,
-                "{at} has lost {what}: the peer's host has it, but the peer's program polls and \
-                 has not acknowledged it for {silent_ms} ms (bytes were changed on the way); the \
-                 rail fails"
-            ),
-            LifeEvent::Complaint { at, complaint } => write!(f, "{at} {complaint}"),
-            LifeEvent::NoSecondEnd { lane, error } => {
-                write!(f, "rail {lane} is not connected yet: {error}; it is tried again")
-            }
-            LifeEvent::Broken { peer, error } => write!(f, "{peer} breaks the protocol: {error}"),
-        }
     }
 }
 

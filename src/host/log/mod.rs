@@ -3,8 +3,6 @@
 //! All sentences stand in this folder. Other code tells what has happened, as a value
 //! ([`event::Event`]).
 
-extern crate std;
-
 pub(super) mod event;
 pub(super) mod gather;
 pub(super) mod gin;

@@ -1,10 +1,9 @@
 //! Sentences about the rails and addresses that an endpoint is opened on.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::Level;
 use super::event::Event;
+use crate::base::words::said;
 use crate::connect::interfaces::InterfaceError;
 use crate::host::choice::device::Rails;
 use crate::memory::Errno;
@@ -39,24 +38,27 @@ pub(in crate::host) enum NetworkEvent<'a> {
     NoRoom { out: usize, of: usize, addresses: &'a str },
 }
 
-/// Why a rail of a vendor's is left out.
-#[derive(Copy, Clone)]
-pub(in crate::host) enum VendorOut {
-    /// By `CROSSTIE_RAILS`.
-    Rails,
-    /// By the device.
-    Device,
-    /// Connections have one rail.
-    RailsMax,
+said! {
+    /// Why a rail of a vendor's is left out.
+    #[derive(Copy, Clone)]
+    pub(in crate::host) enum VendorOut {
+        /// By `CROSSTIE_RAILS`.
+        Rails => "CROSSTIE_RAILS leaves out vendor, or tcp, its backup",
+        Device => "this device has no rails of vendors; host0 has",
+        /// Connections have one rail.
+        RailsMax => "it needs rails_max of 2 or more",
+    }
 }
 
-/// Why a rail that must be there is not.
-#[derive(Copy, Clone)]
-pub(in crate::host) enum Lacking {
-    /// It may not be.
-    Forbidden,
-    /// It cannot be had.
-    Absent,
+said! {
+    /// Why a rail that must be there is not.
+    #[derive(Copy, Clone)]
+    pub(in crate::host) enum Lacking {
+        /// It may not be.
+        Forbidden => "CROSSTIE_RAILS or the device leaves out",
+        /// It cannot be had.
+        Absent => "cannot be used here",
+    }
 }
 
 /// An interface of a device that is gone, and those that there are.
@@ -160,24 +162,5 @@ impl fmt::Display for NetworkEvent<'_> {
                  uses them: {addresses}; CROSSTIE_SOCKET_IFNAME chooses others"
             ),
         }
-    }
-}
-
-impl fmt::Display for VendorOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            VendorOut::Rails => "CROSSTIE_RAILS leaves out vendor, or tcp, its backup",
-            VendorOut::Device => "this device has no rails of vendors; host0 has",
-            VendorOut::RailsMax => "it needs rails_max of 2 or more",
-        })
-    }
-}
-
-impl fmt::Display for Lacking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Lacking::Forbidden => "CROSSTIE_RAILS or the device leaves out",
-            Lacking::Absent => "cannot be used here",
-        })
     }
 }

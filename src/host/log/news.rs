@@ -1,8 +1,6 @@
 //! What an endpoint has to say to people: what the side band notes, and what is opened and closed.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::silence;
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;

@@ -1,11 +1,10 @@
 //! Sentences about ports: which of them an endpoint uses, and which lead to a peer.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::Level;
 use super::event::Event;
 use super::news::NotRegistered;
+use crate::base::words::said;
 use crate::provider::verbs::companion::CompanionError;
 use crate::provider::verbs::gid::GidEntry;
 use crate::provider::verbs::settings::Settings;
@@ -33,12 +32,14 @@ pub(in crate::host) enum PortEvent<'a> {
     NoDomain { level: Level, why: &'a str, required: bool },
 }
 
-/// Why a port is left out.
-pub(in crate::host) enum PortOut<'a> {
-    /// It cannot be opened.
-    Open(&'a dyn fmt::Display),
-    /// It does not register the mailboxes.
-    Memory(NotRegistered<'a>),
+said! {
+    /// Why a port is left out.
+    pub(in crate::host) enum PortOut<'a> {
+        /// It cannot be opened.
+        Open(why: &'a dyn fmt::Display) => "{why}",
+        /// It does not register the mailboxes.
+        Memory(why: NotRegistered<'a>) => "it does not register memory ({why})",
+    }
 }
 
 /// Ports that have no rail, as names with commas between them.
@@ -98,15 +99,6 @@ impl fmt::Display for PortEvent<'_> {
                 let then = Then { required: *required, kind: "libfabric" };
                 write!(f, "no libfabric rail, {then} ({why})")
             }
-        }
-    }
-}
-
-impl fmt::Display for PortOut<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PortOut::Open(why) => why.fmt(f),
-            PortOut::Memory(why) => write!(f, "it does not register memory ({why})"),
         }
     }
 }

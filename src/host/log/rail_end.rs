@@ -49,7 +49,6 @@ impl fmt::Debug for RailEnd {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

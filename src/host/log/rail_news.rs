@@ -1,8 +1,6 @@
 //! What an endpoint has to say of its rails: lost, back, in use.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::news::{say_heard, warning};
 use crate::base::units::Span;
 use crate::host::life::known::ConnectionRail;

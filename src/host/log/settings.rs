@@ -1,30 +1,45 @@
 //! Sentences about settings.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::Level;
 use super::event::Event;
+use crate::base::words::said;
 use crate::host::choice::values::Wrong;
-use core::fmt;
 use std::path::Path;
 
-/// What is to be said of a setting.
-pub(in crate::host) enum SettingEvent<'a> {
-    /// Its value cannot be meant.
-    Wrong(&'a Wrong),
-    /// It is not one of ours.
-    Unknown { name: &'a str, nearest: Option<&'a str> },
-    /// More TCP rails are asked for than connections have.
-    TcpRails { wish: u32, most: u32 },
-    /// The directory of path sockets is none.
-    ShmDir(&'a Path),
-    /// CPUs are named for no thread.
-    TcpThreadCpus,
-    /// A provider of libfabric's is named where libfabric is left out.
-    OfiProvider(&'a str),
-    /// The key cannot be had.
-    KeyFile { path: &'a Path, why: &'a str },
+said! {
+    /// What is to be said of a setting.
+    pub(in crate::host) enum SettingEvent<'a> {
+        /// Its value cannot be meant.
+        Wrong(wrong: &'a Wrong) => "{wrong}",
+        /// It is not one of ours.
+        Unknown { name: &'a str, nearest: Option<&'a str> } => |f| {
+            write!(f, "{name} is not a variable of crosstie")?;
+            nearest.map_or(Ok(()), |near| write!(f, "; the nearest is {near}"))
+        },
+        TcpRails { wish: u32, most: u32 } =>
+            "CROSSTIE_TCP_RAILS={wish} is more than rails_max, {most}, of this endpoint: its \
+             connections have {most} at most",
+        /// The directory of path sockets is none.
+        ShmDir(path: &'a Path) => |f| write!(
+            f,
+            "CROSSTIE_SHM_DIR={} is no directory: peers in other network namespaces of this \
+             host are not reached by shared memory",
+            path.display()
+        ),
+        /// CPUs are named for no thread.
+        TcpThreadCpus =>
+            "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
+        /// A provider of libfabric's is named where libfabric is left out.
+        OfiProvider(provider: &'a str) =>
+            "CROSSTIE_OFI_PROVIDER={provider} is ignored: CROSSTIE_RAILS leaves libfabric out",
+        /// The key cannot be had.
+        KeyFile { path: &'a Path, why: &'a str } => |f| write!(
+            f,
+            "CROSSTIE_KEY_FILE={}: {why}; no endpoint opens until that is corrected",
+            path.display()
+        ),
+    }
 }
 
 impl Event for SettingEvent<'_> {
@@ -41,40 +56,5 @@ impl Event for SettingEvent<'_> {
 
     fn is_once(&self) -> bool {
         !matches!(self, SettingEvent::Wrong(_) | SettingEvent::KeyFile { .. })
-    }
-}
-
-impl fmt::Display for SettingEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SettingEvent::Wrong(wrong) => wrong.fmt(f),
-            SettingEvent::Unknown { name, nearest } => {
-                write!(f, "{name} is not a variable of crosstie")?;
-                nearest.map_or(Ok(()), |near| write!(f, "; the nearest is {near}"))
-            }
-            SettingEvent::TcpRails { wish, most } => write!(
-                f,
-                "CROSSTIE_TCP_RAILS={wish} is more than rails_max, {most}, of this endpoint: its \
-                 connections have {most} at most"
-            ),
-            SettingEvent::ShmDir(path) => write!(
-                f,
-                "CROSSTIE_SHM_DIR={} is no directory: peers in other network namespaces of this \
-                 host are not reached by shared memory",
-                path.display()
-            ),
-            SettingEvent::TcpThreadCpus => f.write_str(
-                "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
-            ),
-            SettingEvent::OfiProvider(provider) => write!(
-                f,
-                "CROSSTIE_OFI_PROVIDER={provider} is ignored: CROSSTIE_RAILS leaves libfabric out"
-            ),
-            SettingEvent::KeyFile { path, why } => write!(
-                f,
-                "CROSSTIE_KEY_FILE={}: {why}; no endpoint opens until that is corrected",
-                path.display()
-            ),
-        }
     }
 }

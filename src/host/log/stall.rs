@@ -4,8 +4,6 @@
 //! The data thread then asks the peer, and waits one second at most for the answer.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::news::warning;
 use super::stalls::Stalls;
 use crate::base::ids::ConnectionIndex;

@@ -1,8 +1,6 @@
 //! What the data thread remembers of requests that stand for long.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use crate::base::units::Span;
 use crate::connect::Watch;
 use crate::host::life::suspect::Suspect;

@@ -1,7 +1,5 @@
 //! The communicator: what its user calls, from any thread.
 
-extern crate std;
-
 use super::core::{Core, Exchange, Memory, Side, Signal, Target};
 use super::error::RmaError;
 use super::listener::{Listener, RANKS_MAX, WINDOWS_MAX};

@@ -1,7 +1,5 @@
 //! What the lock of a communicator guards: its group and endpoint, memories, and requests.
 
-extern crate std;
-
 use super::error::RmaError;
 use super::listener::{Opened, WINDOWS_MAX};
 use super::requests::{Requests, Word};

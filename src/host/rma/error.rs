@@ -1,6 +1,7 @@
 //! Why something of this room does not work.
 #![forbid(unsafe_code)]
 
+use crate::base::words::{said, wraps};
 use crate::host::error::{ListenError, OpenError};
 use crate::host::group::GroupError;
 use crate::host::group::board::BoardError;
@@ -74,62 +75,38 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Why something of this room does not work.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum RmaError {
-    /// The endpoint cannot be opened.
-    Open(OpenError),
-    /// It cannot listen.
-    Listen(ListenError),
-    /// The ranks do not come together.
-    Group(GroupError),
-    /// The system refused memory, or a thread.
-    System(Errno),
-    /// The memory cannot be registered here.
-    Register(MemoryError),
-    /// An operation on a window was refused, or has failed.
-    Window(WindowError),
-    /// This request was refused; others go on.
-    Refused(Refused),
-    /// That rank did not come to a call that all ranks make.
-    Missing(u32),
-    /// That rank could not take part; its own log says why.
-    Rank(u32),
-    /// That rank has told that it has failed; its own log says why.
-    Told(u32),
-    /// An argument is out of range.
-    Argument(&'static str),
-    /// All places for requests are in use.
-    Full,
-    /// The communicator was given up after an error.
-    Broken,
-}
-
-impl fmt::Display for RmaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RmaError::Open(error) => write!(f, "the endpoint cannot be opened: {error}"),
-            RmaError::Listen(error) => write!(f, "no listener: {error}"),
-            RmaError::Group(error) => error.fmt(f),
-            RmaError::System(error) => error.fmt(f),
-            RmaError::Register(error) => write!(f, "the memory is refused: {error}"),
-            RmaError::Window(error) => error.fmt(f),
-            RmaError::Refused(refused) => refused.fmt(f),
-            RmaError::Missing(rank) => write!(f, "rank {rank} did not come in time"),
-            RmaError::Rank(rank) => write!(f, "rank {rank} could not take part; see its log"),
-            RmaError::Told(rank) => write!(f, "rank {rank} has failed; see its log"),
-            RmaError::Argument(what) => write!(f, "{what} is out of range"),
-            RmaError::Full => f.write_str("more requests than a rank and context may have"),
-            RmaError::Broken => f.write_str("the communicator was given up after an error"),
-        }
+said! {
+    /// Why something of this room does not work.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum RmaError {
+        Open(error: OpenError) => "the endpoint cannot be opened: {error}",
+        /// It cannot listen.
+        Listen(error: ListenError) => "no listener: {error}",
+        /// The ranks do not come together.
+        Group(error: GroupError) => "{error}",
+        /// The system refused memory, or a thread.
+        System(error: Errno) => "{error}",
+        /// The memory cannot be registered here.
+        Register(error: MemoryError) => "the memory is refused: {error}",
+        /// An operation on a window was refused, or has failed.
+        Window(error: WindowError) => "{error}",
+        /// This request was refused; others go on.
+        Refused(refused: Refused) => "{refused}",
+        /// That rank did not come to a call that all ranks make.
+        Missing(rank: u32) => "rank {rank} did not come in time",
+        /// That rank could not take part; its own log says why.
+        Rank(rank: u32) => "rank {rank} could not take part; see its log",
+        /// That rank has told that it has failed; its own log says why.
+        Told(rank: u32) => "rank {rank} has failed; see its log",
+        /// An argument is out of range.
+        Argument(what: &'static str) => "{what} is out of range",
+        /// All places for requests are in use.
+        Full => "more requests than a rank and context may have",
+        Broken => "the communicator was given up after an error",
     }
 }
 
-impl From<GroupError> for RmaError {
-    fn from(error: GroupError) -> RmaError {
-        RmaError::Group(error)
-    }
-}
+wraps!(RmaError: Group(GroupError), System(Errno), Window(WindowError));
 
 impl From<BoardError> for RmaError {
     fn from(error: BoardError) -> RmaError {
@@ -138,17 +115,5 @@ impl From<BoardError> for RmaError {
             BoardError::Window(error) => RmaError::Window(error),
             BoardError::Missing(rank) => RmaError::Missing(rank),
         }
-    }
-}
-
-impl From<Errno> for RmaError {
-    fn from(error: Errno) -> RmaError {
-        RmaError::System(error)
-    }
-}
-
-impl From<WindowError> for RmaError {
-    fn from(error: WindowError) -> RmaError {
-        RmaError::Window(error)
     }
 }

@@ -1,7 +1,5 @@
 //! An endpoint that listens for its ranks.
 
-extern crate std;
-
 use super::error::RmaError;
 use crate::base::units::Bytes;
 use crate::connect::ListenerId;

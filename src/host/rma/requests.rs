@@ -1,8 +1,6 @@
 //! Operations under way, in places that are made beforehand: so many for each context and rank.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::error::{Refused, RmaError, What};
 use crate::base::slab::Handle;
 use crate::host::Endpoint;

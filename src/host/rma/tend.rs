@@ -1,8 +1,6 @@
 //! The thread that makes progress for a communicator while its user does not, so that what peers
 //! send takes effect although this rank computes. It leaves a user alone that makes progress.
 
-extern crate std;
-
 use super::comm::Seat;
 use crate::host::group::doze;
 use crate::memory::{Errno, threads};

@@ -4,13 +4,12 @@
 //! One *round* is under way at a time, so that no add is lost. It takes many words; adds to one
 //! word are summed before.
 
-extern crate std;
-
 use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
 use super::pinned::Pinned;
 use super::stream::Stream;
 use super::words::{WORDS_MAX, Words};
+use crate::base::words::wraps;
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedMapping};
 use std::sync::Arc;
@@ -32,17 +31,7 @@ pub enum AdderError {
     Cuda(CudaError),
 }
 
-impl From<Errno> for AdderError {
-    fn from(error: Errno) -> AdderError {
-        AdderError::System(error)
-    }
-}
-
-impl From<CudaError> for AdderError {
-    fn from(error: CudaError) -> AdderError {
-        AdderError::Cuda(error)
-    }
-}
+wraps!(AdderError: System(Errno), Cuda(CudaError));
 
 impl core::fmt::Display for AdderError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {

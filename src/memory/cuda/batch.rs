@@ -11,8 +11,6 @@ use core::mem::zeroed;
 use cudarc::driver::sys::{CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAccessOrder};
 use std::vec::Vec;
 
-extern crate std;
-
 /// Most copies of a batch.
 pub const COPIES_MAX: usize = 128;
 

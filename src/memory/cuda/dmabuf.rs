@@ -1,7 +1,5 @@
 //! Memory of a GPU as a dma-buf, which NICs register.
 
-extern crate std;
-
 use super::gpu::{Entered, Gpu, devices};
 use super::library::{CudaError, Library};
 use crate::base::descriptor;

@@ -7,8 +7,6 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode, CUuuid};
 use std::string::String;
 use std::vec::Vec;
 
-extern crate std;
-
 /// A GPU as people know it.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct GpuName {

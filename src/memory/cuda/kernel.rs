@@ -24,17 +24,15 @@ use super::gpu::{Entered, Gpu};
 use super::library::{CudaError, LoadError};
 use super::pinned::{DeviceBlock, Pinned};
 use super::stream::Stream;
+use crate::base::words::{said, wraps};
 use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedMapping};
 use core::ffi::{c_uint, c_void};
-use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::null_mut;
 use cudarc::driver::sys::{CUfunction, CUmodule};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-
-extern crate std;
 
 use std::vec;
 use std::vec::Vec;
@@ -69,38 +67,20 @@ struct Words {
     left: AtomicU32,
 }
 
-/// Why there is no kernel.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum KernelError {
-    /// The driver lacks a function.
-    Missing(LoadError),
-    /// A call of the driver failed; a program that it refuses among others.
-    Cuda(CudaError),
-    /// There is no memory for the slot.
-    System(Errno),
-}
-
-impl fmt::Display for KernelError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            KernelError::Missing(error) => error.fmt(f),
-            KernelError::Cuda(error) => error.fmt(f),
-            KernelError::System(error) => error.fmt(f),
-        }
+said! {
+    /// Why there is no kernel.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum KernelError {
+        /// The driver lacks a function.
+        Missing(error: LoadError) => "{error}",
+        /// A call of the driver failed; a program that it refuses among others.
+        Cuda(error: CudaError) => "{error}",
+        /// There is no memory for the slot.
+        System(error: Errno) => "{error}",
     }
 }
 
-impl From<CudaError> for KernelError {
-    fn from(error: CudaError) -> KernelError {
-        KernelError::Cuda(error)
-    }
-}
-
-impl From<Errno> for KernelError {
-    fn from(error: Errno) -> KernelError {
-        KernelError::System(error)
-    }
-}
+wraps!(KernelError: Cuda(CudaError), System(Errno));
 
 /// How far a launch is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

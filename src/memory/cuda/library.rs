@@ -3,9 +3,8 @@
 //! Types are cudarc's; the functions are found by name here, because cudarc panics where the
 //! library or a symbol is missing.
 
-extern crate std;
-
 use crate::base::text::Text;
+use crate::base::words::said;
 use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::fmt;
@@ -38,26 +37,17 @@ impl fmt::Display for CudaError {
     }
 }
 
-/// Why the driver cannot be used.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum LoadError {
-    /// It is not installed, or cannot be loaded; the loader's words.
-    Missing(Text<120>),
-    /// It has no such function.
-    Old(&'static str),
-    /// It does not start.
-    Init(CudaError),
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            LoadError::Missing(why) => {
-                write!(f, "CUDA: libcuda.so.1 cannot be loaded ({why}); is a driver installed?")
-            }
-            LoadError::Old(name) => write!(f, "CUDA: the driver is too old, it has no {name}"),
-            LoadError::Init(error) => write!(f, "CUDA: {error}; is a GPU visible?"),
-        }
+said! {
+    /// Why the driver cannot be used.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum LoadError {
+        /// It is not installed, or cannot be loaded; the loader's words.
+        Missing(why: Text<120>) =>
+            "CUDA: libcuda.so.1 cannot be loaded ({why}); is a driver installed?",
+        /// It has no such function.
+        Old(name: &'static str) => "CUDA: the driver is too old, it has no {name}",
+        /// It does not start.
+        Init(error: CudaError) => "CUDA: {error}; is a GPU visible?",
     }
 }
 

@@ -9,8 +9,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::vec::Vec;
 
-extern crate std;
-
 /// Copies on a stream, with rising numbers. Copies that wait together leave together, with one
 /// marker behind them.
 #[derive(Debug)]

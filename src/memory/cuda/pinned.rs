@@ -6,8 +6,6 @@ use core::ffi::c_void;
 use cudarc::driver::sys::CUdeviceptr;
 use std::sync::Arc;
 
-extern crate std;
-
 /// Registered for every context, and mapped into the GPU's address space.
 const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 

@@ -11,8 +11,6 @@ use core::ptr::null_mut;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype, CUresult, CUstream, CUstreamCaptureStatus};
 use std::sync::Arc;
 
-extern crate std;
-
 /// Shorter copies out of host memory go as two rows, which a copy engine makes. Copies of one row,
 /// up to 24 KiB, are made by the compute unit. In a context of our own they wait there for their
 /// turn while a kernel of the program runs: 2.4 ms each (H200).

@@ -4,8 +4,6 @@
 //! allocation lives until the last process has unmapped it. So an importer that dies does no harm.
 //! One that forgets to unmap keeps the memory.
 
-extern crate std;
-
 use super::gpu::{Entered, Gpu};
 use super::library::CudaError;
 use crate::base::descriptor;

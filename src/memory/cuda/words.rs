@@ -9,8 +9,6 @@ use core::mem::zeroed;
 use cudarc::driver::sys::{CUstreamBatchMemOpParams, CUstreamBatchMemOpType as Kind};
 use std::vec::Vec;
 
-extern crate std;
-
 /// Most words of a call. The driver takes up to 256.
 pub const WORDS_MAX: usize = 64;
 /// CU_STREAM_WAIT_VALUE_EQ: until the word is equal.

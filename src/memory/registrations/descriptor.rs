@@ -3,7 +3,6 @@
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::descriptor;
 use crate::memory::errno::Errno;
-extern crate std;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
 /// Duplicates by number of the registration, each plus one; zero is none.

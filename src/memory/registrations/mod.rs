@@ -5,16 +5,11 @@
 //!
 //! | what is asked for | |
 //! |---|---|
-//! | the very same pages, of the same allocation and kind | a hit: no system call |
-//! | a part of a registration, with an identity | a hit: an allocation goes as a whole |
-//! | a part, without an identity | a miss: holders of the whole may give up its other pages |
+//! | the very same pages, of the same kind | a hit: no system call |
+//! | a part of a registration | a miss: holders of the whole may give up its other pages |
 //!
 //! What the last holder lets go is deregistered. Where a rail says that it is busy, the
 //! registration *leaves*: no lookup finds it, and each later change tries again.
-//!
-//! Addresses are used again. A caller that can tell two allocations apart (by a GPU's buffer id)
-//! says so by [`Memory::identity`]. A registration of the same addresses with another identity is
-//! of memory that is gone: no lookup finds it, and it stays for its holders alone.
 //!
 //! A registration that came with a dma-buf keeps a descriptor of its own. So a rail that comes back
 //! can make it again, whatever its owner has closed.
@@ -33,7 +28,6 @@ use crate::base::units::Bytes;
 use crate::fabric::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};
 use crate::memory::locked;
 use descriptor::Descriptors;
-extern crate std;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
 
@@ -48,8 +42,6 @@ pub type Keys = [RailKey; RAILS_MAX];
 pub struct Memory<'f> {
     /// Where it lies; by whole pages it is what gets registered.
     pub region: Region,
-    /// A number that another allocation at the same addresses does not have; 0 where nobody knows.
-    pub identity: u64,
     /// The dma-buf that the memory is part of, and the offset of its first byte in it.
     pub dmabuf: Option<(BorrowedFd<'f>, u64)>,
 }
@@ -197,7 +189,6 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         if let Some(handle) = table.ranges.acquire(&span) {
             return Ok(table.lease(handle));
         }
-        table.supersede(&span);
         table.leave_all();
         let handle = table.ranges.reserve(&span).ok_or(AcquireError::Full)?;
         match table.make(handle, memory, &span) {
@@ -272,8 +263,7 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         if length.0 == 0 || !room {
             return Err(AcquireError::Range);
         }
-        let (identity, kind) = (memory.identity, kind_pack(memory.region.kind));
-        Ok(Span { start: address & !mask, end, identity, kind })
+        Ok(Span { start: address & !mask, end, kind: kind_pack(memory.region.kind) })
     }
 }
 
@@ -320,18 +310,6 @@ impl<R: Registrar> Table<'_, R> {
     fn end(&mut self, handle: Handle) {
         self.descriptors.close(handle.index);
         self.ranges.free(handle);
-    }
-
-    /// Memory at these addresses is another allocation's: what is registered of the old one is
-    /// found no more.
-    fn supersede(&mut self, span: &Span) {
-        let mut from = 0;
-        while let Some((handle, next)) = self.ranges.overlapping(span, from) {
-            from = next;
-            if self.ranges.span(handle).is_some_and(|old| old.identity != span.identity) {
-                self.ranges.withdraw(handle);
-            }
-        }
     }
 
     /// Deregisters ranges without a holder; says how many of them the rails keep busy.

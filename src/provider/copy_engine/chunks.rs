@@ -8,7 +8,7 @@
 //! | a GPU that we cannot map | our host memory | the peer copies it out; read where it belongs |
 
 use super::lanes::{CELL_BYTES, Lanes, Mark, Progress, Use};
-use super::note::{Outcome, Word};
+use super::note::{BAD_KEY, GONE, Outcome, Word, failed};
 use super::under::Under;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
@@ -127,9 +127,9 @@ impl Chunks {
         if !matches!(chunk.at, At::Lending) {
             return false;
         }
-        chunk.owes = outcome == Outcome::Success;
+        chunk.owes = outcome.is_ok();
         match outcome {
-            Outcome::Success => chunk.at = At::Lent(span),
+            Ok(()) => chunk.at = At::Lent(span),
             outcome => {
                 self.failed = self.failed.or(Some(outcome));
                 chunk.at = At::Read(false);
@@ -153,7 +153,7 @@ impl Chunks {
         let is_quiet = self.places.iter().all(|chunk| matches!(chunk.at, At::Free));
         match (is_quiet, self.failed) {
             (true, Some(outcome)) => Some(outcome),
-            (true, None) if self.begun == whole.length => Some(Outcome::Success),
+            (true, None) if self.begun == whole.length => Some(Ok(())),
             _ => None,
         }
     }
@@ -182,7 +182,7 @@ impl Chunks {
             }
             At::Read(is_ok) => {
                 if !is_ok {
-                    self.failed = self.failed.or(Some(Outcome::Key));
+                    self.failed = self.failed.or(Some(BAD_KEY));
                 }
                 if !chunk.owes {
                     self.end(tools, place);
@@ -218,7 +218,7 @@ impl Chunks {
                 None => return,
             },
             (None, true) => {
-                self.failed = Some(Outcome::Failed(-libc::ENODEV));
+                self.failed = Some(failed(-libc::ENODEV));
                 return;
             }
         };
@@ -258,7 +258,7 @@ impl Chunks {
             Ok(_) => chunk.at = At::Reading,
             Err(PostError::Again) => {}
             Err(PostError::PeerDown | PostError::Unsupported) => {
-                self.failed = self.failed.or(Some(Outcome::PeerDown));
+                self.failed = self.failed.or(Some(GONE));
                 chunk.at = At::Read(false);
             }
         }
@@ -272,7 +272,7 @@ impl Chunks {
         // was reported.
         match unsafe { lanes.copy_in(to, cell, length) } {
             Ok(mark) => chunk.at = At::Flying(mark),
-            Err(error) => self.failed = Some(Outcome::Failed(error.code as i32)),
+            Err(error) => self.failed = Some(failed(error.code as i32)),
         }
     }
 
@@ -282,7 +282,7 @@ impl Chunks {
         // SAFETY: the cell is ours, and the source is mapped until the copy was reported.
         match unsafe { lanes.copy_out(cell, from, chunk.length.into()) } {
             Ok(mark) => chunk.at = At::Flying(mark),
-            Err(error) => self.failed = Some(Outcome::Failed(error.code as i32)),
+            Err(error) => self.failed = Some(failed(error.code as i32)),
         }
     }
 
@@ -307,10 +307,10 @@ impl Chunks {
                 // SAFETY: as in `copy_in`: the bytes are in the cell still.
                 match unsafe { lanes.copy_in_whole(to, cell, length) } {
                     Ok(mark) => return self.places[place].at = At::Flying(mark),
-                    Err(error) => self.failed = Some(Outcome::Failed(error.code as i32)),
+                    Err(error) => self.failed = Some(failed(error.code as i32)),
                 }
             }
-            Progress::Failed(code) => self.failed = Some(Outcome::Failed(code)),
+            Progress::Failed(code) => self.failed = Some(failed(code)),
         }
         // the peer's cell, if there was one, was given back long ago, or is when there is room
         match self.places[place].owes {

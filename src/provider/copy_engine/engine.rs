@@ -1,22 +1,18 @@
 //! The engine: takes ops and notes, moves copies on, and reports what has ended.
 
-extern crate std;
-
 use super::chunks::{lent_to, piece_of};
 use super::fetch::{Fetch, Origin, Stage, Work};
 use super::keys::{gpu_of, handle_of, is_device};
 use super::lanes::{CELL_BYTES, Use};
 use super::lends::Lends;
-use super::note::{Outcome, Pull, Word};
+use super::note::{BAD_KEY, Pull, Word};
 use super::peers::Link;
 use super::shared::Shared;
 use super::under::Under;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::regions::RegionTable;
 use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{
-    Completion, DownCause, LocalSpan, OpError, OpErrorKind, OpId, PostError, Posted, RemoteSpan,
-};
+use crate::fabric::{Completion, DownCause, LocalSpan, OpId, PostError, Posted, RemoteSpan};
 use crate::provider::events::Events;
 use crate::provider::notes::Note;
 use std::collections::VecDeque;
@@ -310,7 +306,7 @@ impl<'m> CopyEngine<'m> {
 
     /// Accepts an op that ends with an error: a key names nothing. There is a record.
     fn refuse(&mut self, peer: PeerIndex, origin: Origin) -> Result<Posted, PostError> {
-        self.take(peer, origin).stage = Stage::Ended(Outcome::Key);
+        self.take(peer, origin).stage = Stage::Ended(BAD_KEY);
         Ok(Posted::Pending)
     }
 
@@ -451,10 +447,10 @@ impl<'m> CopyEngine<'m> {
                 if !out.has_room() {
                     return false;
                 }
-                out.push(Completion::Done { peer, id, result: result_of(outcome) });
+                out.push(Completion::Done { peer, id, result: outcome });
             }
             Origin::Asked { serial, immediate } if link.takes_ops() => {
-                let immediate = immediate.filter(|_| outcome == Outcome::Success);
+                let immediate = immediate.filter(|_| outcome.is_ok());
                 let told = Word::Pulled { serial, outcome }.encode();
                 if (immediate.is_some() && !out.has_room())
                     || !work.under.note_send(peer, &told, work.now)
@@ -468,7 +464,7 @@ impl<'m> CopyEngine<'m> {
             Origin::Asked { .. } => {}
         }
         let is_write = matches!(fetch.origin, Origin::Write(_));
-        if outcome == Outcome::Success && !is_write {
+        if outcome.is_ok() && !is_write {
             match fetch.is_by_engine() {
                 true => self.copied.engine_bytes += fetch.length,
                 false => self.copied.staged_bytes += fetch.length,
@@ -478,15 +474,4 @@ impl<'m> CopyEngine<'m> {
         link.in_flight -= 1;
         true
     }
-}
-
-fn result_of(outcome: Outcome) -> Result<(), OpError> {
-    let (kind, code) = match outcome {
-        Outcome::Success => return Ok(()),
-        Outcome::Key => (OpErrorKind::Key, 0),
-        Outcome::Failed(code) => (OpErrorKind::Fabric, code),
-        Outcome::PeerDown => (OpErrorKind::PeerDown, 0),
-        Outcome::Canceled => (OpErrorKind::Canceled, 0),
-    };
-    Err(OpError { kind, code })
 }

@@ -4,7 +4,7 @@ use super::chunks::{Chunks, Tools, Whole};
 use super::imports::{Look, Wanted};
 use super::keys::is_device;
 use super::lanes::{Mark, Progress};
-use super::note::Outcome;
+use super::note::{BAD_KEY, CANCELED, GONE, Outcome, failed};
 use super::peers::Link;
 use super::shared::Shared;
 use super::under::Under;
@@ -120,8 +120,8 @@ impl Fetch {
         let stopped = match (self.origin, link.is_fenced, link.is_down) {
             // its bytes are here
             (Origin::Received(_), ..) | (_, false, false) => None,
-            (_, true, _) => Some(Outcome::Canceled),
-            (_, false, true) => Some(Outcome::PeerDown),
+            (_, true, _) => Some(CANCELED),
+            (_, false, true) => Some(GONE),
         };
         self.stage = match (self.stage, stopped) {
             (stage @ Stage::Ended(_), _) | (stage @ Stage::Asked, None) => stage,
@@ -147,7 +147,7 @@ impl Fetch {
             return Stage::New;
         };
         if exporter.name == 0 {
-            return Stage::Ended(Outcome::Key); // the peer has no memory of GPUs
+            return Stage::Ended(BAD_KEY); // the peer has no memory of GPUs
         }
         let wanted = Wanted { exporter, key: self.source.key.0, gpu: self.gpu.into() };
         self.import = work.shared.imports.hold(&wanted);
@@ -173,7 +173,7 @@ impl Fetch {
         };
         let offset = self.source.address.wrapping_sub(mapped.theirs);
         if offset > mapped.length || self.length > mapped.length - offset {
-            return Stage::Ended(Outcome::Key);
+            return Stage::Ended(BAD_KEY);
         }
         let from = mapped.ours + offset;
         self.from = Some(from);
@@ -181,22 +181,22 @@ impl Fetch {
             return Stage::Staged;
         }
         let Some(mut lanes) = work.shared.lanes(self.gpu) else {
-            return Stage::Ended(Outcome::Failed(-libc::ENODEV));
+            return Stage::Ended(failed(-libc::ENODEV));
         };
         // SAFETY: the source lies in an entry that is held, the target in a region that is pinned,
         // both until the copy was reported.
         match unsafe { lanes.copy(self.to, from, self.length) } {
             Ok(mark) => Stage::Flying(mark),
-            Err(error) => Stage::Ended(Outcome::Failed(error.code as i32)),
+            Err(error) => Stage::Ended(failed(error.code as i32)),
         }
     }
 
     fn look_at_stream(&self, mark: Mark, work: &Work<'_>) -> Stage {
         match work.shared.lanes(self.gpu).map(|lanes| lanes.progress(mark)) {
             Some(Progress::Flying) => Stage::Flying(mark),
-            Some(Progress::Done) => Stage::Ended(Outcome::Success),
-            Some(Progress::Failed(code)) => Stage::Ended(Outcome::Failed(code)),
-            None => Stage::Ended(Outcome::Failed(-libc::ENODEV)),
+            Some(Progress::Done) => Stage::Ended(Ok(())),
+            Some(Progress::Failed(code)) => Stage::Ended(failed(code)),
+            None => Stage::Ended(failed(-libc::ENODEV)),
         }
     }
 

@@ -3,8 +3,6 @@
 //! The data thread asks for an entry and uses it; a helper thread, which may block in the driver,
 //! fills and ends it.
 
-extern crate std;
-
 use super::note::Exporter;
 use crate::memory::{WakeFd, locked};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};

@@ -1,12 +1,10 @@
 //! One GPU as the copy engine uses it: streams, and pinned memory to copy through.
 
-extern crate std;
-
 use crate::base::units::{Bytes, Instant, Span};
+use crate::base::words::{said, wraps};
 use crate::fabric::{LocalSpan, RailKey};
 use crate::memory::cuda::{CudaError, Gpu, Marked, Pinned};
 use crate::memory::{Errno, Reserve};
-use core::fmt;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
@@ -59,29 +57,18 @@ impl Cells {
     }
 }
 
-/// Why a GPU cannot be used.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum LaneError {
-    /// The driver refused.
-    Cuda(CudaError),
-    /// There is no host memory for it.
-    System(Errno),
-}
-
-impl fmt::Display for LaneError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            LaneError::Cuda(error) => error.fmt(f),
-            LaneError::System(error) => error.fmt(f),
-        }
+said! {
+    /// Why a GPU cannot be used.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum LaneError {
+        /// The driver refused.
+        Cuda(error: CudaError) => "{error}",
+        /// There is no host memory for it.
+        System(error: Errno) => "{error}",
     }
 }
 
-impl From<CudaError> for LaneError {
-    fn from(error: CudaError) -> LaneError {
-        LaneError::Cuda(error)
-    }
-}
+wraps!(LaneError: Cuda(CudaError));
 
 // SAFETY: the pointer is to cells, which one thread at a time uses.
 unsafe impl Send for Lanes {}

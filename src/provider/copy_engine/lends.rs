@@ -3,14 +3,12 @@
 use super::fetch::Work;
 use super::keys::{gpu_of, handle_of};
 use super::lanes::{CELL_BYTES, Mark, Progress, Use};
-use super::note::{Outcome, Word};
+use super::note::{BAD_KEY, Outcome, Word, failed};
 use super::peers::Link;
 use crate::base::ids::PeerIndex;
 use crate::base::regions::RegionTable;
 use crate::fabric::RemoteSpan;
 use std::vec::Vec;
-
-extern crate std;
 
 /// Pieces that may be asked for at a time, all peers together. A peer asks for four of each copy.
 const LENDS_MAX: usize = 4096;
@@ -97,9 +95,9 @@ impl Lend {
                 let progress = work.shared.lanes(gpu).map(|lanes| lanes.progress(mark));
                 let outcome = match progress {
                     Some(Progress::Flying) => return,
-                    Some(Progress::Done) => Outcome::Success,
-                    Some(Progress::Failed(code)) => Outcome::Failed(code),
-                    None => Outcome::Failed(-libc::ENODEV),
+                    Some(Progress::Done) => Ok(()),
+                    Some(Progress::Failed(code)) => failed(code),
+                    None => failed(-libc::ENODEV),
                 };
                 regions.pin(region, -1);
                 self.at = At::Telling { gpu, cell: Some(cell), outcome };
@@ -113,7 +111,7 @@ impl Lend {
 
     fn begin(&mut self, regions: RegionTable<'_>, work: &mut Work<'_>) {
         let handle = handle_of(self.source.key);
-        let refused = At::Telling { gpu: 0, cell: None, outcome: Outcome::Key };
+        let refused = At::Telling { gpu: 0, cell: None, outcome: BAD_KEY };
         let lanes = |gpu| work.shared.lanes(gpu).map(|lanes| (gpu, lanes));
         let Some((gpu, mut lanes)) = gpu_of(regions, self.source.key).and_then(lanes) else {
             self.at = refused;
@@ -131,7 +129,7 @@ impl Lend {
             Ok(mark) => self.at = At::Flying { gpu, cell, region: handle.index, mark },
             Err(error) => {
                 regions.pin(handle.index, -1);
-                let outcome = Outcome::Failed(error.code as i32);
+                let outcome = failed(error.code as i32);
                 self.at = At::Telling { gpu, cell: Some(cell), outcome };
             }
         }
@@ -141,7 +139,7 @@ impl Lend {
     fn tell(&mut self, is_wanted: bool, work: &mut Work<'_>) {
         let At::Telling { gpu, cell, outcome } = self.at else { return };
         let place = match (cell, outcome, work.shared.lanes(gpu)) {
-            (Some(cell), Outcome::Success, Some(lanes)) => {
+            (Some(cell), Ok(()), Some(lanes)) => {
                 // SAFETY: our cell, which is only read until it is given back.
                 let span = unsafe { lanes.span(cell, self.length) };
                 Some(RemoteSpan { key: span.key(), address: span.address() })

@@ -13,7 +13,7 @@
 //! The first word has the kind in bits 0 to 7, flags in 8 to 15, and a serial in 16 to 47.
 #![forbid(unsafe_code)]
 
-use crate::fabric::{RailKey, RemoteSpan};
+use crate::fabric::{OpError, OpErrorKind, RailKey, RemoteSpan};
 use crate::provider::notes::Note;
 
 const WHERE: u64 = 1;
@@ -50,42 +50,36 @@ pub struct Pull {
     pub target: RemoteSpan,
 }
 
-/// How a copy ended.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Outcome {
-    /// All bytes are there.
-    Success,
-    /// A key names no region, or the range lies outside of it.
-    Key,
-    /// The driver refused, with its code; 0: for another reason.
-    Failed(i32),
-    /// The peer is gone.
-    PeerDown,
-    /// It was fenced off.
-    Canceled,
+/// How a copy ended; with the driver's code if it refused, and 0 for another reason.
+pub type Outcome = Result<(), OpError>;
+
+/// A key names no region, or the range lies outside of it.
+pub const BAD_KEY: Outcome = Err(OpError { kind: OpErrorKind::Key, code: 0 });
+/// The peer is gone.
+pub const GONE: Outcome = Err(OpError { kind: OpErrorKind::PeerDown, code: 0 });
+/// It was fenced off.
+pub const CANCELED: Outcome = Err(OpError { kind: OpErrorKind::Canceled, code: 0 });
+
+/// The driver refused.
+pub const fn failed(code: i32) -> Outcome {
+    Err(OpError { kind: OpErrorKind::Fabric, code })
 }
 
-impl Outcome {
-    const fn words(self) -> (u64, u64) {
-        match self {
-            Outcome::Success => (0, 0),
-            Outcome::Key => (1, 0),
-            Outcome::Failed(code) => (2, code as u32 as u64),
-            Outcome::PeerDown => (3, 0),
-            Outcome::Canceled => (4, 0),
-        }
-    }
+/// Kinds of outcomes in a note, by their numbers from 1 on; 0: success.
+const KINDS: [OpErrorKind; 4] =
+    [OpErrorKind::Key, OpErrorKind::Fabric, OpErrorKind::PeerDown, OpErrorKind::Canceled];
 
-    const fn of(kind: u64, code: u64) -> Option<Outcome> {
-        match kind {
-            0 => Some(Outcome::Success),
-            1 => Some(Outcome::Key),
-            2 => Some(Outcome::Failed(code as u32 as i32)),
-            3 => Some(Outcome::PeerDown),
-            4 => Some(Outcome::Canceled),
-            _ => None,
-        }
-    }
+fn words_of(outcome: Outcome) -> (u64, u64) {
+    let Err(OpError { kind, code }) = outcome else { return (0, 0) };
+    let at = KINDS.iter().position(|known| *known == kind).expect("every kind is there");
+    (at as u64 + 1, code as u32 as u64)
+}
+
+fn outcome_of(kind: u64, code: u64) -> Option<Outcome> {
+    let Some(at) = kind.checked_sub(1) else { return Some(Ok(())) };
+    let kind = *KINDS.get(at as usize)?;
+    let code = if kind == OpErrorKind::Fabric { code as u32 as i32 } else { 0 };
+    Some(Err(OpError { kind, code }))
 }
 
 /// One note.
@@ -156,14 +150,14 @@ impl Word {
                 ]
             }
             Word::Pulled { serial, outcome } => {
-                let (kind, code) = outcome.words();
+                let (kind, code) = words_of(outcome);
                 [head(PULLED, serial), kind, code, 0, 0, 0, 0, 0]
             }
             Word::Lend { serial, source, length } => {
                 [head(LEND, serial), source.key.0, source.address, length, 0, 0, 0, 0]
             }
             Word::Lent { serial, outcome, place } => {
-                let (kind, code) = outcome.words();
+                let (kind, code) = words_of(outcome);
                 [head(LENT, serial), kind, code, place.key.0, place.address, 0, 0, 0]
             }
             Word::Free { serial } => [head(FREE, serial), 0, 0, 0, 0, 0, 0, 0],
@@ -188,9 +182,9 @@ impl Word {
                 length: d,
                 target: span(e, f),
             })),
-            PULLED => Some(Word::Pulled { serial, outcome: Outcome::of(a, b)? }),
+            PULLED => Some(Word::Pulled { serial, outcome: outcome_of(a, b)? }),
             LEND => Some(Word::Lend { serial, source: span(a, b), length: c }),
-            LENT => Some(Word::Lent { serial, outcome: Outcome::of(a, b)?, place: span(c, d) }),
+            LENT => Some(Word::Lent { serial, outcome: outcome_of(a, b)?, place: span(c, d) }),
             FREE => Some(Word::Free { serial }),
             _ => None,
         }
@@ -221,14 +215,14 @@ mod tests {
             Word::Here(Exporter { name: 1 << 127 | 3, secret: 5 << 64 | 1 }),
             Word::Pull(pull),
             Word::Pull(Pull { immediate: None, serial: 0, ..pull }),
-            Word::Pulled { serial: 7, outcome: Outcome::Success },
-            Word::Pulled { serial: u32::MAX, outcome: Outcome::Failed(-5) },
-            Word::Pulled { serial: 1, outcome: Outcome::Key },
-            Word::Pulled { serial: 1, outcome: Outcome::PeerDown },
-            Word::Pulled { serial: 1, outcome: Outcome::Canceled },
+            Word::Pulled { serial: 7, outcome: Ok(()) },
+            Word::Pulled { serial: u32::MAX, outcome: failed(-5) },
+            Word::Pulled { serial: 1, outcome: BAD_KEY },
+            Word::Pulled { serial: 1, outcome: GONE },
+            Word::Pulled { serial: 1, outcome: CANCELED },
             Word::Lend { serial: 3, source: span(1 << 31, 5), length: 1 << 20 },
-            Word::Lent { serial: 3, outcome: Outcome::Success, place: span(4, 6) },
-            Word::not_lent(u32::MAX, Outcome::Failed(700)),
+            Word::Lent { serial: 3, outcome: Ok(()), place: span(4, 6) },
+            Word::not_lent(u32::MAX, failed(700)),
             Word::Free { serial: 3 },
         ];
         for word in words {

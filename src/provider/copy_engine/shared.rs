@@ -1,7 +1,5 @@
 //! What the data thread and other threads of an endpoint share of its GPUs.
 
-extern crate std;
-
 use super::imports::Imports;
 use super::lanes::{Cells, Lanes};
 use super::note::Exporter;

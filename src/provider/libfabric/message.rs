@@ -6,6 +6,7 @@
 //! copied.
 #![forbid(unsafe_code)]
 
+use crate::base::words::numbered;
 use crate::fabric::{HEAD_BYTES, Head};
 
 /// Bytes of it.
@@ -15,34 +16,34 @@ pub const BRIEF_BYTES: usize = 12;
 /// Bytes of a message about a key, with the prefix.
 pub const KEY_MESSAGE_BYTES: usize = PREFIX_BYTES + 32;
 
-/// What a message is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// A send: head and payload follow.
-    Send = 1,
-    /// A word that belongs to a write, whose data is there.
-    Word = 2,
-    /// Asks what the library calls a region.
-    Ask = 3,
-    /// The answer.
-    Tell = 4,
-    /// Asks to forget an answer.
-    Revoke = 5,
-    /// It is forgotten, and nothing that used it is under way.
-    GivenBack = 6,
-    /// Asks to stop, and to say when nothing is under way. Its key is the token that the writer
-    /// gave: what an earlier end of the writer's said to the same end of ours is not for the next.
-    /// With [`IN_ORDER`] for its place: nothing has failed, and the writer closes.
-    Drain = 7,
-    /// Nothing is under way, nor will be. Its key as above. With [`AT_CLOSED`] for its place: the
-    /// writer's endpoint was closed, and what it had posted may still be on its way, and come
-    /// behind this, which has taken another connection.
-    Drained = 8,
-    /// A send whose head says only what is not as in the one before: `place` has a bit for each of
-    /// its eight words that follow. To an end that takes messages in order, and has said that it
-    /// knows these ([`READS_BRIEF`]).
-    Brief = 9,
+numbered! {
+    /// What a message is.
+    Kind: u8 {
+        /// A send: head and payload follow.
+        Send = 1,
+        /// A word that belongs to a write, whose data is there.
+        Word = 2,
+        /// Asks what the library calls a region.
+        Ask = 3,
+        /// The answer.
+        Tell = 4,
+        /// Asks to forget an answer.
+        Revoke = 5,
+        /// It is forgotten, and nothing that used it is under way.
+        GivenBack = 6,
+        /// Asks to stop, and to say when nothing is under way. Its key is the token that the writer
+        /// gave: what an earlier end of the writer's said to the same end of ours is not for the
+        /// next. With [`IN_ORDER`] for its place: nothing has failed, and the writer closes.
+        Drain = 7,
+        /// Nothing is under way, nor will be. Its key as above. With [`AT_CLOSED`] for its place:
+        /// the writer's endpoint was closed, and what it had posted may still be on its way, and
+        /// come behind this, which has taken another connection.
+        Drained = 8,
+        /// A send whose head says only what is not as in the one before: `place` has a bit for each
+        /// of its eight words that follow. To an end that takes messages in order, and has said
+        /// that it knows these ([`READS_BRIEF`]).
+        Brief = 9,
+    }
 }
 
 /// Of a [`Kind::Drained`]: nobody knows what has become of what was posted.
@@ -55,23 +56,6 @@ pub const IN_ORDER: u8 = 1;
 pub const READS_BRIEF: u32 = 1 << 30;
 /// Another: its provider has cut a word that came with a write. They are sent as messages to it.
 pub const CUTS_WORDS: u32 = 1 << 29;
-
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Kind> {
-        Some(match byte {
-            1 => Kind::Send,
-            2 => Kind::Word,
-            3 => Kind::Ask,
-            4 => Kind::Tell,
-            5 => Kind::Revoke,
-            6 => Kind::GivenBack,
-            7 => Kind::Drain,
-            8 => Kind::Drained,
-            9 => Kind::Brief,
-            _ => return None,
-        })
-    }
-}
 
 /// The prefix.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -120,7 +104,7 @@ impl Prefix {
     pub fn decode(bytes: &[u8; PREFIX_BYTES]) -> Option<Prefix> {
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|n| bytes[at + n]));
         Some(Prefix {
-            kind: Kind::from_byte(bytes[0])?,
+            kind: Kind::from_wire(bytes[0])?,
             place: bytes[1],
             peer: u16::from_le_bytes([bytes[2], bytes[3]]),
             token: word(4),
@@ -201,7 +185,7 @@ mod tests {
     #[test]
     fn prefix_and_key_come_back_as_they_were() {
         for kind in 1..=9 {
-            let kind = Kind::from_byte(kind).unwrap();
+            let kind = Kind::from_wire(kind).unwrap();
             let (place, peer, token) = (63, 0xfedc, 0x89ab_cdef);
             let prefix = Prefix { kind, place, peer, token, number: 0x7654_3210, word: 0xffee };
             assert_eq!(Prefix::decode(&prefix.encode()), Some(prefix));

@@ -67,6 +67,7 @@ pub use report::{Complaint, ErrorReport, Health};
 pub use crate::wire::shared_end::SharedEndHello as Hello;
 
 use crate::base::units::Span;
+use crate::base::words::{named, said};
 use crate::memory::Errno;
 use core::ffi::CStr;
 use core::fmt;
@@ -108,139 +109,73 @@ impl Config<'_> {
         Config { library: sys::library::FILE, provider: None, domain: None, silence_max: Span(0) };
 }
 
-/// The call that the library refused.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Step {
-    /// Asking for offers.
-    Offer,
-    /// Opening the network.
-    Fabric,
-    /// Opening the domain.
-    Domain,
-    /// Opening the completion queue.
-    CompletionQueue,
-    /// Opening the address vector.
-    AddressVector,
-    /// Opening or enabling the endpoint.
-    Endpoint,
-    /// Asking for its address.
-    Name,
-    /// Reserving or registering buffers.
-    Buffers,
-    /// Posting receives.
-    Receives,
-    /// Putting a peer's address into the vector.
-    Address,
-    /// Registering the user's memory again.
-    Regions,
-}
-
-impl Step {
-    const fn words(self) -> &'static str {
-        match self {
-            Step::Offer => "libfabric cannot say what it offers",
-            Step::Fabric => "the network cannot be opened",
-            Step::Domain => "the domain cannot be opened",
-            Step::CompletionQueue => "the domain gives no completion queue",
-            Step::AddressVector => "the domain gives no address vector",
-            Step::Endpoint => "the domain gives no endpoint",
-            Step::Name => "the endpoint does not tell its address",
-            Step::Buffers => "buffers cannot be registered",
-            Step::Receives => "the endpoint takes no receives",
-            Step::Address => "the peer's address is refused",
-            Step::Regions => "memory that is registered cannot be registered with it",
-        }
+named! {
+    /// The call that the library refused.
+    pub enum Step {
+        Offer = "libfabric cannot say what it offers",
+        Fabric = "the network cannot be opened",
+        Domain = "the domain cannot be opened",
+        CompletionQueue = "the domain gives no completion queue",
+        AddressVector = "the domain gives no address vector",
+        Endpoint = "the domain gives no endpoint",
+        Name = "the endpoint does not tell its address",
+        Buffers = "buffers cannot be registered",
+        Receives = "the endpoint takes no receives",
+        Address = "the peer's address is refused",
+        Regions = "memory that is registered cannot be registered with it",
     }
 }
 
-/// Why a rail could not be opened. Nothing is left behind.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum OpenError {
-    /// The block is too small.
-    Block,
-    /// The limits are beyond the constants that bound them.
-    Limits,
-    /// There is no usable libfabric.
-    Library(LoadError),
-    /// No provider offers what a rail needs, under the names that were asked for.
-    NoOffer,
-    /// The provider is one of software that is refused.
-    Software,
-    /// The provider lacks this.
-    Lacks(&'static str),
-    /// The provider wants something of us that we do not do: of what kind, and its bits.
-    Wants(&'static str, u64),
-    /// There is no room for the buffers.
-    Buffers(Errno),
-    /// The provider gives no completion queue as long as the peers want it, but one of so many.
-    Completions {
-        /// What is wanted.
-        wanted: u32,
-        /// What there is.
-        most: u32,
-    },
-    /// The library refused, with its code.
-    Refused(Step, Code),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            OpenError::Block => f.write_str("the block is too small for the rail"),
-            OpenError::Limits => f.write_str("the limits of the rail are out of range"),
-            OpenError::Library(error) => error.fmt(f),
-            OpenError::NoOffer => f.write_str(
-                "no libfabric provider of that name offers reliable endpoints with messages, \
-                 writes and confirmed delivery",
-            ),
-            OpenError::Software => f.write_str(
-                "libfabric's software providers net, sockets and udp are not used; for trials \
-                 there are tcp;ofi_rxm and shm",
-            ),
-            OpenError::Lacks(what) => write!(f, "the libfabric provider lacks {what}"),
-            OpenError::Wants(what, bits) => {
-                write!(f, "the libfabric provider wants {what} that is not known here: {bits:#x}")
-            }
-            OpenError::Buffers(errno) => write!(f, "no room for the rail's buffers: {errno}"),
-            OpenError::Completions { wanted, most } => write!(
-                f,
-                "the libfabric provider has no queue for {wanted} completions, which so many peers \
-                 need; it has one for {most}"
-            ),
-            OpenError::Refused(step, code) => refused(f, *step, *code),
-        }
+said! {
+    /// Why a rail could not be opened. Nothing is left behind.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum OpenError {
+        Block => "the block is too small for the rail",
+        /// The limits are beyond the constants that bound them.
+        Limits => "the limits of the rail are out of range",
+        /// There is no usable libfabric.
+        Library(error: LoadError) => "{error}",
+        /// No provider offers what a rail needs, under the names that were asked for.
+        NoOffer =>
+            "no libfabric provider of that name offers reliable endpoints with messages, writes \
+             and confirmed delivery",
+        Software =>
+            "libfabric's software providers net, sockets and udp are not used; for trials there \
+             are tcp;ofi_rxm and shm",
+        Lacks(what: &'static str) => "the libfabric provider lacks {what}",
+        /// The provider wants something of us that we do not do: of what kind, and its bits.
+        Wants(what: &'static str, bits: u64) =>
+            "the libfabric provider wants {what} that is not known here: {bits:#x}",
+        Buffers(errno: Errno) => "no room for the rail's buffers: {errno}",
+        /// The provider gives no completion queue as long as the peers want it, but one of so many.
+        Completions {
+            /// What is wanted.
+            wanted: u32,
+            /// What there is.
+            most: u32,
+        } =>
+            "the libfabric provider has no queue for {wanted} completions, which so many peers \
+             need; it has one for {most}",
+        /// The library refused, with its code.
+        Refused(step: Step, code: Code) => |f| refused(f, *step, *code),
     }
 }
 
-/// Why a peer could not be opened. Its number is closed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PeerOpenError {
-    /// No such number, or it is not in the state for the call.
-    Index,
-    /// The other end's address has another format: it is of another provider.
-    Format,
-    /// The endpoint failed: the rail must be opened again.
-    RailLost,
-    /// The last peer of that number waits for a word for which there was no room: poll, and try
-    /// again.
-    Again,
-    /// The library refused, with its code.
-    Refused(Step, Code),
-}
-
-impl fmt::Display for PeerOpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PeerOpenError::Index => f.write_str("the rail has no free peer of that number"),
-            PeerOpenError::Format => {
-                f.write_str("the two ends are of different libfabric providers")
-            }
-            PeerOpenError::RailLost => f.write_str("the endpoint has failed"),
-            PeerOpenError::Again => {
-                f.write_str("the last peer of that number still awaits an answer")
-            }
-            PeerOpenError::Refused(step, code) => refused(f, *step, *code),
-        }
+said! {
+    /// Why a peer could not be opened. Its number is closed.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PeerOpenError {
+        /// No such number, or it is not in the state for the call.
+        Index => "the rail has no free peer of that number",
+        /// The other end's address has another format: it is of another provider.
+        Format => "the two ends are of different libfabric providers",
+        /// The endpoint failed: the rail must be opened again.
+        RailLost => "the endpoint has failed",
+        /// The last peer of that number waits for a word for which there was no room: poll, and try
+        /// again.
+        Again => "the last peer of that number still awaits an answer",
+        /// The library refused, with its code.
+        Refused(step: Step, code: Code) => |f| refused(f, *step, *code),
     }
 }
 
@@ -248,7 +183,7 @@ impl fmt::Display for PeerOpenError {
 const LOCKED_HINT: &str = " (is the limit of locked memory too low? `ulimit -l`)";
 
 fn refused(f: &mut fmt::Formatter, step: Step, code: Code) -> fmt::Result {
-    write!(f, "{}: {code}", step.words())?;
+    write!(f, "{}: {code}", step.name())?;
     match (step, code) {
         (Step::Buffers | Step::Regions, Code(libc::ENOMEM)) => f.write_str(LOCKED_HINT),
         _ => Ok(()),
@@ -257,7 +192,6 @@ fn refused(f: &mut fmt::Formatter, step: Step, code: Code) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

@@ -12,8 +12,6 @@
 //!
 //! `verbs;ofi_rxm` has no socket address, and other providers have no listener.
 
-extern crate std;
-
 use super::peer::{Address, Lingering};
 use super::peers::Peers;
 use super::sys::numbers as n;

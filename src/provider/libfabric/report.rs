@@ -4,6 +4,7 @@
 use super::Step;
 use super::sys::Code;
 use crate::base::units::Span;
+use crate::base::words::said;
 use core::fmt;
 
 /// Bytes of a provider's words that are kept.
@@ -96,42 +97,34 @@ impl Health {
     }
 }
 
-/// What people should know of a peer that stands still, and that nothing else tells. Behind the
-/// words for a rail.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Complaint {
-    /// Its fence waits for a word that may never come.
-    Unfenced(Span),
-    /// The library refuses every post, although the peer's program polls, and nobody is to be given
-    /// up for it.
-    Refused(Span),
-}
-
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Complaint::Unfenced(waited) => write!(
-                f,
-                "is not fenced after {} ms: it has failed or is closed, and operations of either \
-                 side may still arrive. Its requests wait, or end with Unfenced and their memory \
-                 stays registered. A close waits, too: for the fence, or until the rail has no \
-                 other peer and is opened again",
-                waited.0 / 1_000_000
-            ),
-            Complaint::Refused(silent) => write!(
-                f,
-                "takes nothing: for {} ms its library has refused every operation to the peer, and \
-                 ended none, although the peer's program polls. Messages wait; \
-                 CROSSTIE_OFI_SILENCE_MS gives such a peer up",
-                silent.0 / 1_000_000
-            ),
-        }
+said! {
+    /// What people should know of a peer that stands still, and that nothing else tells. Behind the
+    /// words for a rail.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum Complaint {
+        /// Its fence waits for a word that may never come.
+        Unfenced(waited: Span) => |f| write!(
+            f,
+            "is not fenced after {} ms: it has failed or is closed, and operations of either \
+             side may still arrive. Its requests wait, or end with Unfenced and their memory \
+             stays registered. A close waits, too: for the fence, or until the rail has no \
+             other peer and is opened again",
+            waited.0 / 1_000_000
+        ),
+        /// The library refuses every post, although the peer's program polls, and nobody is to be
+        /// given up for it.
+        Refused(silent: Span) => |f| write!(
+            f,
+            "takes nothing: for {} ms its library has refused every operation to the peer, and \
+             ended none, although the peer's program polls. Messages wait; \
+             CROSSTIE_OFI_SILENCE_MS gives such a peer up",
+            silent.0 / 1_000_000
+        ),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

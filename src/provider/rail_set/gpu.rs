@@ -1,7 +1,5 @@
 //! The copy engine within the set: what goes to it, and what comes back.
 
-extern crate std;
-
 use super::{ON_LANE, ON_SHM, ON_TCP, Sockets};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;

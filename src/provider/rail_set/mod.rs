@@ -8,8 +8,6 @@
 //! its user comes. Ports have keys of their own. See `doc/decisions/0006-one-rail-per-peer.md` and
 //! `0016-ports-as-devices.md`.
 
-extern crate std;
-
 mod gpu;
 mod looks;
 mod port;

@@ -1,21 +1,22 @@
 //! What ports refuse, and what breaks them.
 
+use crate::base::words::said;
 use crate::memory::Errno;
 use crate::provider::vendor::port as vendor;
 use crate::provider::{libfabric, verbs};
-use core::fmt;
 
-/// Why a port could not be opened. Nothing is left behind.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortOpenError {
-    /// There is no room for its records.
-    Records(Errno),
-    /// The RDMA device refused.
-    Verbs(verbs::OpenError),
-    /// libfabric refused.
-    Libfabric(libfabric::OpenError),
-    /// The vendor refused, or promises too little.
-    Vendor(vendor::PortOpenError),
+said! {
+    /// Why a port could not be opened. Nothing is left behind.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PortOpenError {
+        Records(errno: Errno) => "no room for its records: {errno}",
+        /// The RDMA device refused.
+        Verbs(error: verbs::OpenError) => "{error}",
+        /// libfabric refused.
+        Libfabric(error: libfabric::OpenError) => "{error}",
+        /// The vendor refused, or promises too little.
+        Vendor(error: vendor::PortOpenError) => "{error}",
+    }
 }
 
 impl PortOpenError {
@@ -34,31 +35,22 @@ impl PortOpenError {
     }
 }
 
-impl fmt::Display for PortOpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortOpenError::Records(errno) => write!(f, "no room for its records: {errno}"),
-            PortOpenError::Verbs(error) => error.fmt(f),
-            PortOpenError::Libfabric(error) => error.fmt(f),
-            PortOpenError::Vendor(error) => error.fmt(f),
-        }
+said! {
+    /// Why a peer of a port could not be opened. Its number is closed, but for
+    /// [`PortPeerError::NO_ANSWER`].
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PortPeerError {
+        /// No such port, or no such peer of it.
+        Index => "the port has no free peer of that number",
+        /// The other end is of another kind of port.
+        Kind => "the two ends are of different kinds",
+        /// The RDMA device refused.
+        Verbs(error: verbs::PeerOpenError) => "{error}",
+        /// libfabric refused.
+        Libfabric(error: libfabric::PeerOpenError) => "{error}",
+        /// The vendor refused.
+        Vendor(error: vendor::PortPeerError) => "{error}",
     }
-}
-
-/// Why a peer of a port could not be opened. Its number is closed, but for
-/// [`PortPeerError::NO_ANSWER`].
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortPeerError {
-    /// No such port, or no such peer of it.
-    Index,
-    /// The other end is of another kind of port.
-    Kind,
-    /// The RDMA device refused.
-    Verbs(verbs::PeerOpenError),
-    /// libfabric refused.
-    Libfabric(libfabric::PeerOpenError),
-    /// The vendor refused.
-    Vendor(vendor::PortPeerError),
 }
 
 impl PortPeerError {
@@ -73,27 +65,17 @@ impl PortPeerError {
     pub const AGAIN: PortPeerError = PortPeerError::Libfabric(libfabric::PeerOpenError::Again);
 }
 
-impl fmt::Display for PortPeerError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortPeerError::Index => f.write_str("the port has no free peer of that number"),
-            PortPeerError::Kind => f.write_str("the two ends are of different kinds"),
-            PortPeerError::Verbs(error) => error.fmt(f),
-            PortPeerError::Libfabric(error) => error.fmt(f),
-            PortPeerError::Vendor(error) => error.fmt(f),
-        }
+said! {
+    /// What broke the connection to a peer of a port.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PortError {
+        /// As the RDMA device says.
+        Verbs(report: verbs::ErrorReport) => "{report}",
+        /// As libfabric says.
+        Libfabric(report: libfabric::ErrorReport) => "{report}",
+        /// As is known of the vendor's rail.
+        Vendor(report: vendor::ErrorReport) => "{report}",
     }
-}
-
-/// What broke the connection to a peer of a port.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortError {
-    /// As the RDMA device says.
-    Verbs(verbs::ErrorReport),
-    /// As libfabric says.
-    Libfabric(libfabric::ErrorReport),
-    /// As is known of the vendor's rail.
-    Vendor(vendor::ErrorReport),
 }
 
 impl PortError {
@@ -101,15 +83,5 @@ impl PortError {
     pub fn is_given_up(&self) -> bool {
         let is_ours = |report: &libfabric::ErrorReport| report.silent.0 != 0 || report.cuts_words;
         matches!(self, PortError::Libfabric(report) if is_ours(report))
-    }
-}
-
-impl fmt::Display for PortError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortError::Verbs(report) => report.fmt(f),
-            PortError::Libfabric(report) => report.fmt(f),
-            PortError::Vendor(report) => report.fmt(f),
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! What people are told of a port, or of a peer at it.
 
 use super::port::PortRail;
+use crate::base::words::said;
 use crate::provider::vendor::port as vendor;
 use crate::provider::{libfabric, verbs};
 use core::fmt;
@@ -12,21 +13,14 @@ pub struct Loss {
     pub(super) code: i32,
 }
 
-/// What people should know of a peer that stands still. Behind the words for a rail.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Complaint {
-    /// Of libfabric's.
-    Libfabric(libfabric::Complaint),
-    /// Of a vendor's.
-    Vendor(vendor::Unended),
-}
-
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Complaint::Libfabric(words) => words.fmt(f),
-            Complaint::Vendor(words) => words.fmt(f),
-        }
+said! {
+    /// What people should know of a peer that stands still. Behind the words for a rail.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum Complaint {
+        /// Of libfabric's.
+        Libfabric(words: libfabric::Complaint) => "{words}",
+        /// Of a vendor's.
+        Vendor(words: vendor::Unended) => "{words}",
     }
 }
 

@@ -1,8 +1,6 @@
 //! [`Provider`] of the set: each call of one peer goes to the rail that the peer is on; a poll goes
 //! to all that have something to do.
 
-extern crate std;
-
 use super::gpu::{Beneath, Gpus, has_device};
 use super::port::PortRail;
 use super::ports::{NAP, NAP_MAX, Port};

@@ -1,7 +1,5 @@
 //! Which connections a port has a place for, and when the next queue pair of each is due.
 
-extern crate std;
-
 use crate::base::units::{Instant, Span};
 use std::vec::Vec;
 

@@ -11,8 +11,6 @@
 //! A thread that the scheduler has put aside keeps its jobs, and whoever waits for the message, for
 //! milliseconds. Where that happens the data thread copies itself for a while ([`Pace`]).
 
-extern crate std;
-
 use super::ring::Record;
 use super::sides::Bell;
 use super::word::{RELEASE, u64_at};

@@ -9,7 +9,7 @@ use crate::base::slab::Handle;
 use crate::fabric::{Completion, LocalSpan, OpId, RemoteSpan};
 use crate::provider::events::Events;
 use crate::provider::notes::Notes;
-use crate::provider::ops::{self, Linked};
+use crate::provider::ops::{self, linked};
 
 pub use crate::provider::ops::{List, Outcome};
 
@@ -100,17 +100,7 @@ impl Entry {
     }
 }
 
-impl Linked for Entry {
-    #[inline]
-    fn next(&self) -> u32 {
-        self.next
-    }
-
-    #[inline]
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+linked!(Entry);
 
 /// The table of this rail.
 pub type Ops<'m> = ops::Ops<'m, Entry>;
@@ -213,35 +203,6 @@ impl Work<'_, '_, '_> {
     pub(super) fn finish_all(&mut self, list: &mut List, outcome: Outcome) {
         while let Some(index) = self.ops.take_first(list) {
             self.finish(index, outcome, 0);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entries_come_out_in_order_and_are_free_again() {
-        let mut storage = [Entry::default(); 2];
-        let mut ops = Ops::new(&mut storage);
-        let mut list = List::default();
-        let named = |id| Entry { id: OpId(id), ..Entry::default() };
-        for id in 0..10 {
-            let a = ops.acquire(named(id)).unwrap();
-            let b = ops.acquire(named(id + 100)).unwrap();
-            assert!(ops.acquire(named(0)).is_none());
-            ops.append(&mut list, a);
-            ops.append(&mut list, b);
-            assert_eq!(ops.after(a), Some(b));
-            assert_eq!(ops.take_first(&mut list), Some(a));
-            assert_eq!(ops.take_first(&mut list), Some(b));
-            assert!(list.is_empty());
-            ops.end(b, Outcome::Success, 0);
-            ops.end(a, Outcome::Key, 0);
-            assert_eq!(ops.take_done().map(|e| e.id), Some(OpId(id + 100)));
-            assert_eq!(ops.take_done().map(|e| e.id), Some(OpId(id)));
-            assert!(ops.none_done());
         }
     }
 }

@@ -9,6 +9,8 @@
 //! large copies are aligned. All fields are in the host's byte order: both ends run on one host.
 #![forbid(unsafe_code)]
 
+use crate::base::words::numbered;
+
 /// Bytes of a line.
 pub const LINE: usize = 64;
 /// Where a record's prefix stands.
@@ -18,24 +20,24 @@ pub const INLINE_AT: usize = 40;
 /// The longest such body.
 pub const INLINE_MAX: usize = LINE - INLINE_AT;
 
-/// What a record is. Zero is no record.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// Fills the end of the ring; no body, the next record is at the ring's start.
-    Pad = 1,
-    /// A message. Prefix: the 32-byte head.
-    Send = 2,
-    /// A write, or a part of one. Prefix: key, address, bytes to the end of the op, immediate.
-    Write = 3,
-    /// A 64-bit add. Prefix: key, address, value.
-    Add = 4,
-    /// A request for memory. Prefix: key, address, length, serial.
-    Read = 5,
-    /// A part of what a request asked for. Prefix: serial.
-    Data = 6,
-    /// The answer to a request that cannot be met. Prefix: serial.
-    Refuse = 7,
+numbered! {
+    /// What a record is. Zero is no record.
+    Kind: u8 {
+        /// Fills the end of the ring; no body, the next record is at the ring's start.
+        Pad = 1,
+        /// A message. Prefix: the 32-byte head.
+        Send = 2,
+        /// A write, or a part of one. Prefix: key, address, bytes to the end of the op, immediate.
+        Write = 3,
+        /// A 64-bit add. Prefix: key, address, value.
+        Add = 4,
+        /// A request for memory. Prefix: key, address, length, serial.
+        Read = 5,
+        /// A part of what a request asked for. Prefix: serial.
+        Data = 6,
+        /// The answer to a request that cannot be met. Prefix: serial.
+        Refuse = 7,
+    }
 }
 
 /// On a write's last part: report the immediate.
@@ -69,16 +71,7 @@ impl Header {
         if self.0 >> 42 != 0 {
             return None;
         }
-        match (self.0 >> 32) as u8 {
-            1 => Some(Kind::Pad),
-            2 => Some(Kind::Send),
-            3 => Some(Kind::Write),
-            4 => Some(Kind::Add),
-            5 => Some(Kind::Read),
-            6 => Some(Kind::Data),
-            7 => Some(Kind::Refuse),
-            _ => None,
-        }
+        Kind::from_wire((self.0 >> 32) as u8)
     }
 
     /// The flags.

@@ -1,7 +1,5 @@
 //! The copy threads of a rail: the first peer starts them, and they are told and heard here.
 
-extern crate std;
-
 use super::aside::{self, Aside};
 use super::socket::Watch;
 use super::threads::{Command, Copies, Event, Helper};

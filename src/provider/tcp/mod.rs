@@ -27,7 +27,6 @@ mod aside;
 mod helpers;
 mod ops;
 mod out;
-pub mod pair;
 mod parser;
 mod peek;
 mod peer;

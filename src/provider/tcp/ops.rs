@@ -3,7 +3,7 @@
 
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::fabric::{Completion, OpId};
-use crate::provider::ops::{self, Linked};
+use crate::provider::ops::{self, linked};
 
 pub use crate::provider::ops::{List, Outcome};
 
@@ -45,47 +45,7 @@ impl Entry {
     }
 }
 
-impl Linked for Entry {
-    #[inline]
-    fn next(&self) -> u32 {
-        self.next
-    }
-
-    #[inline]
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
+linked!(Entry);
 
 /// The table of this rail.
 pub type Ops<'m> = ops::Ops<'m, Entry>;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entries_come_out_in_order_and_are_free_again() {
-        let mut storage = [Entry::default(); 2];
-        let mut ops = Ops::new(&mut storage);
-        let mut list = List::default();
-        let named = |id| Entry { id: OpId(id), ..Entry::default() };
-        for id in 0..10 {
-            let a = ops.acquire(named(id)).unwrap();
-            let b = ops.acquire(named(id + 100)).unwrap();
-            assert!(ops.acquire(named(0)).is_none() && ops.is_full());
-            ops.append(&mut list, a);
-            ops.append(&mut list, b);
-            assert_eq!(ops.nth(&list, 1).map(|e| e.id), Some(OpId(id + 100)));
-            assert!(ops.nth(&list, 2).is_none());
-            assert_eq!(ops.take_first(&mut list), Some(a));
-            assert_eq!(ops.take_first(&mut list), Some(b));
-            assert!(list.is_empty());
-            ops.finish(b);
-            ops.finish(a);
-            assert_eq!(ops.take_done().map(|e| e.id), Some(OpId(id + 100)));
-            assert_eq!(ops.take_done().map(|e| e.id), Some(OpId(id)));
-            assert!(ops.none_done());
-        }
-    }
-}

@@ -115,7 +115,7 @@ impl Peeked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pair::{PairConfig, connected};
+    use super::super::tests::pair::{PairConfig, connected};
     use super::*;
     use std::os::fd::AsRawFd;
 

@@ -3,8 +3,6 @@
 //! Those of the data path bypass the C library, whose wrappers are points of thread cancellation:
 //! in a process with threads that costs two atomic operations a call.
 
-extern crate std;
-
 use crate::base::descriptor;
 use crate::memory::Errno;
 use core::cell::UnsafeCell;

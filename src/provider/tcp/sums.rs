@@ -36,7 +36,6 @@ pub fn read(bytes: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
 

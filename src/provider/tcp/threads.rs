@@ -4,8 +4,6 @@
 //! The data thread pins the source of a write before it hands it over. The target of a write that
 //! comes in the thread pins itself, read by read, in the counter of those beside the data thread.
 
-extern crate std;
-
 use super::rail::{self, Tcp};
 use super::{Limits, OpenError, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};

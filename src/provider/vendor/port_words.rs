@@ -4,68 +4,47 @@
 
 use super::{Breach, CapsError, PeerError};
 use crate::base::units::Span;
+use crate::base::words::said;
 use core::fmt;
 
-/// Why a port could not be opened. There is none then.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortOpenError {
-    /// What it promises cannot be.
-    Caps(CapsError),
-    /// Its `open` refused with this code, when it was asked for so many peers and regions.
-    Refused {
-        /// The vendor's.
-        code: i32,
-        /// Peers that are open at a time.
-        peers: u32,
-        /// Regions that are registered at a time.
-        regions: u32,
-    },
-    /// Its promises are too little for a lane, in this.
-    Small(&'static str),
-    /// The block is too short.
-    Block,
-}
-
-impl fmt::Display for PortOpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortOpenError::Refused { code, peers, regions } => write!(
-                f,
-                "its open refused peers_max {peers} and regions_max {regions} with code {code}"
-            ),
-            PortOpenError::Caps(error) => {
-                write!(f, "its caps contradict themselves: {}", error.words())
-            }
-            PortOpenError::Small(what) => write!(f, "its caps are too small for a rail: {what}"),
-            PortOpenError::Block => f.write_str("no room for its records"),
-        }
+said! {
+    /// Why a port could not be opened. There is none then.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PortOpenError {
+        /// What it promises cannot be.
+        Caps(error: CapsError) => |f|
+            write!(f, "its caps contradict themselves: {}", error.words()),
+        /// Its `open` refused with this code, when it was asked for so many peers and regions.
+        Refused {
+            /// The vendor's.
+            code: i32,
+            /// Peers that are open at a time.
+            peers: u32,
+            /// Regions that are registered at a time.
+            regions: u32,
+        } =>
+            "its open refused peers_max {peers} and regions_max {regions} with code {code}",
+        /// Its promises are too little for a lane, in this.
+        Small(what: &'static str) => "its caps are too small for a rail: {what}",
+        /// The block is too short.
+        Block => "no room for its records",
     }
 }
 
-/// Why a peer could not be prepared or joined. Its number is closed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortPeerError {
-    /// No such peer, or not in a state for it.
-    Index,
-    /// The rail is out of use.
-    Lost,
-    /// The vendor refused.
-    Peer(PeerError),
-}
-
-impl fmt::Display for PortPeerError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortPeerError::Index => f.write_str("the rail has no free peer of that number"),
-            PortPeerError::Lost => f.write_str("the rail has broken its promises"),
-            PortPeerError::Peer(PeerError::Again) => f.write_str("the vendor says: not yet"),
-            PortPeerError::Peer(PeerError::Blob) => {
-                f.write_str("the vendor does not know the other end's blob")
-            }
-            PortPeerError::Peer(PeerError::Refused(code)) => {
-                write!(f, "the vendor refused the peer with code {code}")
-            }
-        }
+said! {
+    /// Why a peer could not be prepared or joined. Its number is closed.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PortPeerError {
+        /// No such peer, or not in a state for it.
+        Index => "the rail has no free peer of that number",
+        /// The rail is out of use.
+        Lost => "the rail has broken its promises",
+        /// The vendor refused.
+        Peer(what: PeerError) => |f| match what {
+            PeerError::Again => f.write_str("the vendor says: not yet"),
+            PeerError::Blob => f.write_str("the vendor does not know the other end's blob"),
+            PeerError::Refused(code) => write!(f, "the vendor refused the peer with code {code}"),
+        },
     }
 }
 
@@ -98,22 +77,17 @@ impl fmt::Display for Unended {
     }
 }
 
-/// What ended the life of a peer.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ErrorReport {
-    /// The vendor gave an answer that is none: the whole rail is out of use.
-    Breach(Breach),
-    /// It could not join the peer.
-    Peer(PeerError),
-}
-
-impl fmt::Display for ErrorReport {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            ErrorReport::Breach(Breach { entry, why }) => {
+said! {
+    /// What ended the life of a peer.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum ErrorReport {
+        /// The vendor gave an answer that is none: the whole rail is out of use.
+        Breach(what: Breach) => |f| match what {
+            Breach { entry, why } => {
                 write!(f, "the rail is out of use: of the vendor's {entry}, {why}")
             }
-            ErrorReport::Peer(error) => PortPeerError::Peer(*error).fmt(f),
-        }
+        },
+        /// It could not join the peer.
+        Peer(error: PeerError) => |f| PortPeerError::Peer(*error).fmt(f),
     }
 }

@@ -5,8 +5,6 @@
 //! The thread starts with the first of them, so that a rail which loses no peer has none, and ends
 //! with the rail.
 
-extern crate std;
-
 use super::sys::QueuePair;
 use crate::memory::threads;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -46,7 +46,6 @@ mod completions;
 mod domain;
 pub mod mtu;
 mod neighbour;
-pub mod pair;
 mod peer;
 mod peers;
 mod poll;
@@ -70,6 +69,7 @@ pub use report::{ErrorReport, GidText, status_words};
 pub use sends::{CHAIN, SENDS};
 
 use crate::base::units::Span;
+use crate::base::words::{named, said};
 use crate::memory::Errno;
 use core::fmt;
 use sys::LoadError;
@@ -150,164 +150,93 @@ pub struct Config<'a> {
     pub silence_max: Span,
 }
 
-/// The call that a device refused.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Step {
-    /// Opening the device, or asking what it is.
-    Device,
-    /// Asking what its port is.
-    Port,
-    /// Reading the GID.
-    Gid,
-    /// Reading it again, before a queue pair is made.
-    GidNow,
-    /// Making a protection domain.
-    ProtectionDomain,
-    /// Making the completion queue.
-    CompletionQueue,
-    /// Reserving or registering the buffers of a peer.
-    Buffers,
-    /// Making a queue pair.
-    QueuePair,
-    /// Posting the first receives.
-    Receives,
-    /// Giving the queue pair its port.
-    Init,
-    /// Telling the queue pair which extensions both ends have.
-    Extensions,
-    /// Giving the queue pair its peer.
-    ReadyToReceive,
-    /// Letting the queue pair send.
-    ReadyToSend,
-}
-
-impl Step {
-    const fn words(self) -> &'static str {
-        match self {
-            Step::Device => "the device cannot be opened",
-            Step::Port => "the device has no such port",
-            Step::Gid => "the port has no such GID",
-            Step::GidNow => "the GID of the port cannot be read",
-            Step::ProtectionDomain => "the device gives no protection domain",
-            Step::CompletionQueue => "the device gives no completion queue",
-            Step::Buffers => "buffers cannot be registered",
-            Step::QueuePair => "the device gives no queue pair",
-            Step::Receives => "the queue pair takes no receives",
-            Step::Init => "the queue pair refuses the port or the partition",
-            Step::Extensions => "the queue pair refuses the extensions (CROSSTIE_IB_ECE_ENABLE=0)",
-            Step::ReadyToReceive => "the queue pair refuses the path to the peer",
-            Step::ReadyToSend => "the queue pair cannot start to send",
-        }
+named! {
+    /// The call that a device refused.
+    pub enum Step {
+        Device = "the device cannot be opened",
+        Port = "the device has no such port",
+        Gid = "the port has no such GID",
+        GidNow = "the GID of the port cannot be read",
+        ProtectionDomain = "the device gives no protection domain",
+        CompletionQueue = "the device gives no completion queue",
+        Buffers = "buffers cannot be registered",
+        QueuePair = "the device gives no queue pair",
+        Receives = "the queue pair takes no receives",
+        Init = "the queue pair refuses the port or the partition",
+        Extensions = "the queue pair refuses the extensions (CROSSTIE_IB_ECE_ENABLE=0)",
+        ReadyToReceive = "the queue pair refuses the path to the peer",
+        ReadyToSend = "the queue pair cannot start to send",
     }
 }
 
-/// Why a rail could not be opened. Nothing is left behind.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum OpenError {
-    /// The block is too small.
-    Block,
-    /// The limits are beyond the constants that bound them.
-    Limits,
-    /// There is no usable libibverbs.
-    Library(LoadError),
-    /// There is no device of that name.
-    NoDevice,
-    /// The port is not active.
-    PortDown,
-    /// The GID at that index is empty.
-    NoGid,
-    /// It is another one than was chosen, or is of another version of RoCE: the next choice has it.
-    GidChanged,
-    /// The completion queue would need more entries than the device has.
-    Completions {
-        /// For so many peers.
-        wanted: u32,
-        /// What the device has.
-        most: u32,
-    },
-    /// The device refused, with its code.
-    Refused(Step, Errno),
+said! {
+    /// Why a rail could not be opened. Nothing is left behind.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum OpenError {
+        Block => "the block is too small for the rail",
+        /// The limits are beyond the constants that bound them.
+        Limits => "the limits of the rail are out of range",
+        /// There is no usable libibverbs.
+        Library(error: LoadError) => "{error}",
+        NoDevice =>
+            "libibverbs shows no device of that name: is its file in /dev/infiniband, and the \
+             library of its driver installed?",
+        PortDown => "the port of the RDMA device is not active",
+        NoGid => "the GID at that index is empty",
+        /// It is another one than was chosen, or is of another version of RoCE: the next choice has
+        /// it.
+        GidChanged =>
+            "the GID at that index has changed since it was chosen (did an address change?); \
+             endpoints that are opened later may use it",
+        /// The completion queue would need more entries than the device has.
+        Completions {
+            /// For so many peers.
+            wanted: u32,
+            /// What the device has.
+            most: u32,
+        } =>
+            "so many peers need a completion queue of {wanted} entries, the device has {most}",
+        /// The device refused, with its code.
+        Refused(step: Step, errno: Errno) => |f| refused(f, *step, *errno),
+    }
 }
 
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            OpenError::Block => f.write_str("the block is too small for the rail"),
-            OpenError::Limits => f.write_str("the limits of the rail are out of range"),
-            OpenError::Library(error) => error.fmt(f),
-            OpenError::NoDevice => f.write_str(
-                "libibverbs shows no device of that name: is its file in /dev/infiniband, and the \
-                 library of its driver installed?",
-            ),
-            OpenError::PortDown => f.write_str("the port of the RDMA device is not active"),
-            OpenError::NoGid => f.write_str("the GID at that index is empty"),
-            OpenError::GidChanged => f.write_str(
-                "the GID at that index has changed since it was chosen (did an address change?); \
-                 endpoints that are opened later may use it",
-            ),
-            OpenError::Completions { wanted, most } => write!(
+said! {
+    /// Why a peer could not be opened. Its number is closed, but for [`PeerOpenError::NoAnswer`].
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum PeerOpenError {
+        /// No such number, or it is not in the state for the call.
+        Index => "the rail has no free peer of that number",
+        /// The other end is on another kind of link.
+        LinkLayer => "one end is on InfiniBand and the other on Ethernet",
+        /// Both ends are on RoCE v2 by a GID each, of which one is of IPv4 and the other of IPv6:
+        /// our GID and the peer's. Packets are of one of them.
+        Families(ours: gid::Gid, theirs: gid::Gid) => |f| {
+            let of = |gid: &gid::Gid| gid::Family::of(gid.ip());
+            write!(
                 f,
-                "so many peers need a completion queue of {wanted} entries, the device has {most}"
-            ),
-            OpenError::Refused(step, errno) => refused(f, *step, *errno),
-        }
-    }
-}
-
-/// Why a peer could not be opened. Its number is closed, but for [`PeerOpenError::NoAnswer`].
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PeerOpenError {
-    /// No such number, or it is not in the state for the call.
-    Index,
-    /// The other end is on another kind of link.
-    LinkLayer,
-    /// Both ends are on RoCE v2 by a GID each, of which one is of IPv4 and the other of IPv6: our
-    /// GID and the peer's. Packets are of one of them.
-    Families(gid::Gid, gid::Gid),
-    /// The other end has so many receives, fewer than [`RECEIVES`].
-    Receives(u32),
-    /// The device failed, or its GID has gone: the rail must be revived or opened anew.
-    RailLost,
-    /// The kernel looks for the link address of the other end's port. The peer stays prepared: try
-    /// again later, or close it.
-    NoAnswer,
-    /// The device refused, with its code.
-    Refused(Step, Errno),
-}
-
-impl fmt::Display for PeerOpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PeerOpenError::Index => f.write_str("the rail has no free peer of that number"),
-            PeerOpenError::LinkLayer => {
-                f.write_str("one end is on InfiniBand and the other on Ethernet")
-            }
-            PeerOpenError::Families(ours, theirs) => {
-                let of = |gid: &gid::Gid| gid::Family::of(gid.ip());
-                write!(
-                    f,
-                    "the GID of this side's port, {ours}, is of {}, and the peer's, {theirs}, of \
-                     {}: RoCE v2 packets are of one family (CROSSTIE_IB_ADDR_FAMILY must be the \
-                     same on both sides; a GID that CROSSTIE_IB_GID_INDEX chooses must have that \
-                     family)",
-                    of(ours),
-                    of(theirs)
-                )
-            }
-            PeerOpenError::Receives(count) => {
-                write!(f, "the peer keeps {count} receives posted, but {RECEIVES} are needed")
-            }
-            PeerOpenError::RailLost => f.write_str("the device or its GID has gone"),
-            PeerOpenError::NoAnswer => {
-                f.write_str("no host answers for the address of the peer's port")
-            }
-            PeerOpenError::Refused(step, errno) => refused(f, *step, *errno),
-        }
+                "the GID of this side's port, {ours}, is of {}, and the peer's, {theirs}, of \
+                 {}: RoCE v2 packets are of one family (CROSSTIE_IB_ADDR_FAMILY must be the \
+                 same on both sides; a GID that CROSSTIE_IB_GID_INDEX chooses must have that \
+                 family)",
+                of(ours),
+                of(theirs)
+            )
+        },
+        /// The other end has so many receives, fewer than [`RECEIVES`].
+        Receives(count: u32) => "the peer keeps {count} receives posted, but {RECEIVES} are needed",
+        /// The device failed, or its GID has gone: the rail must be revived or opened anew.
+        RailLost => "the device or its GID has gone",
+        /// The kernel looks for the link address of the other end's port. The peer stays prepared:
+        /// try again later, or close it.
+        NoAnswer => "no host answers for the address of the peer's port",
+        /// The device refused, with its code.
+        Refused(step: Step, errno: Errno) => |f| refused(f, *step, *errno),
     }
 }
 
 fn refused(f: &mut fmt::Formatter, step: Step, errno: Errno) -> fmt::Result {
-    write!(f, "{}: {errno}", step.words())?;
+    write!(f, "{}: {errno}", step.name())?;
     match (step, errno) {
         (Step::Buffers, Errno::NO_MEMORY) => {
             f.write_str(" (is the limit of locked memory too low? `ulimit -l`)")
@@ -321,7 +250,6 @@ fn refused(f: &mut fmt::Formatter, step: Step, errno: Errno) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

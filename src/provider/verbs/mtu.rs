@@ -1,7 +1,5 @@
 //! How long packets are: the codes of the library, what a port takes, and what two ends make of it.
 
-extern crate std;
-
 use super::choice::ports::Device as Found;
 use super::sys::numbers as n;
 use super::sys::{Device, Library};

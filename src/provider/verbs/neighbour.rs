@@ -6,8 +6,6 @@
 //!
 //! *Source*: `rdma_resolve_ip` in Linux's `drivers/infiniband/core/addr.c`; rtnetlink(7).
 
-extern crate std;
-
 use crate::base::descriptor;
 use crate::base::netlink::{self, ANSWER_BYTES, Request};
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};

@@ -1,7 +1,5 @@
 //! The rail: what it keeps, and how it is opened.
 
-extern crate std;
-
 use super::area::{Area, RECEIVES};
 use super::choice::gid::{self, GidKind};
 use super::choice::ports::SYSFS;

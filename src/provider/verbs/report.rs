@@ -125,7 +125,6 @@ impl fmt::Display for ErrorReport {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::super::peer::Peer;
     use super::*;

@@ -1,13 +1,12 @@
 //! A rail whose GID has gone takes another one of its port: by new queue pairs, since those that
 //! there were name the old one by its index.
 
-extern crate std;
-
 use super::Config;
 use super::choice::gid::{self, GidEntry, GidKind, GidRule, LinkLayer, Range};
 use super::neighbour::{addresses, if_it_has};
 use super::sys::abi::{Gid, PortAttr};
 use super::sys::{Device, numbers as n};
+use crate::base::integer::bits_common;
 use crate::base::units::{Instant, Span};
 use core::net::IpAddr;
 use std::vec::Vec;
@@ -120,11 +119,7 @@ impl Search {
         // those of the subnet come before a last one of another, whatever this namespace has
         let bits = |(it, _): &&(GidEntry, Place)| {
             let ip = it.gid.ip();
-            (
-                home.has(ip),
-                here.contains(&ip),
-                gid::bits_common(home.ip, ip).map_or(0, |bits| bits + 1),
-            )
+            (home.has(ip), here.contains(&ip), bits_common(home.ip, ip).map_or(0, |bits| bits + 1))
         };
         // of equals the first
         let near = table.iter().rev().filter(is_near).max_by_key(bits);

@@ -1,6 +1,5 @@
 //! The lines of both mailboxes: state lines, slots and cells. The peer's are read here, and ours
 //! are written.
-#![forbid(unsafe_code)]
 
 use super::report::ReportError;
 use crate::base::seq::Seq;

@@ -1,7 +1,7 @@
 //! Reports about failed lanes: what is said, and whether a peer's is believed.
-#![forbid(unsafe_code)]
 
 use crate::base::seq::Seq;
+use crate::base::words::named;
 use crate::fabric::Provider;
 use crate::transport::mutant::Mutant;
 use crate::transport::net::Net;
@@ -10,7 +10,6 @@ use crate::transport::recv::groups::Recvs;
 use crate::transport::send::queue::Sends;
 use crate::wire::RAILS_MAX;
 use crate::wire::report::{LaneReport, LaneStatus, Report};
-use core::fmt;
 
 /// Control moves between two reports of an honest peer, at most: it tells of each lane that fails.
 const EPOCHS_MAX: u32 = RAILS_MAX as u32;
@@ -21,37 +20,17 @@ const GENERATIONS_MAX: u32 = 1 << 20;
 /// Receives that no peer keeps for one connection.
 const CREDITS_FAR: i32 = 1 << 20;
 
-/// Why a report is not one that an honest peer writes. Its connection ends with
-/// [`RequestError::Protocol`](crate::transport::RequestError::Protocol).
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ReportError {
-    /// It cannot be read.
-    Malformed,
-    /// Its number is not the next one.
-    Number,
-    /// Its control epoch is far from the last one.
-    Epoch,
-    /// It speaks of other lanes than were agreed on.
-    Lanes,
-    /// It speaks of a generation that has not been.
-    Generation,
-    /// It acknowledges what was never sent.
-    Through,
-    /// It claims stripes that were never written.
-    Stripes,
-}
-
-impl fmt::Display for ReportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ReportError::Malformed => "its report about failed rails cannot be read",
-            ReportError::Number => "its report about failed rails is not the next one",
-            ReportError::Epoch => "its report skips epochs, or goes back to old ones",
-            ReportError::Lanes => "its report speaks of other rails than were agreed on",
-            ReportError::Generation => "it speaks of a rail in a generation that has not been",
-            ReportError::Through => "its report acknowledges what was never sent",
-            ReportError::Stripes => "its report claims stripes that were never written",
-        })
+named! {
+    /// Why a report is not one that an honest peer writes. Its connection ends with
+    /// [`RequestError::Protocol`](crate::transport::RequestError::Protocol).
+    pub enum ReportError {
+        Malformed = "its report about failed rails cannot be read",
+        Number = "its report about failed rails is not the next one",
+        Epoch = "its report skips epochs, or goes back to old ones",
+        Lanes = "its report speaks of other rails than were agreed on",
+        Generation = "it speaks of a rail in a generation that has not been",
+        Through = "its report acknowledges what was never sent",
+        Stripes = "its report claims stripes that were never written",
     }
 }
 

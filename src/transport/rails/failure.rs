@@ -20,7 +20,6 @@
 //! it says busy. The connection cannot be closed before either.
 //!
 //! [`RECEIVES_SPARE`]: crate::transport::limits::RECEIVES_SPARE
-#![forbid(unsafe_code)]
 
 use super::Rails;
 use super::table::{Answer, Fence, Flush, LaneState, Probe};

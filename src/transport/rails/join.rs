@@ -17,7 +17,6 @@
 //!
 //! - The peer does not answer soon: our requests must not wait for it.
 //! - A receive has ended: our program may leave the library, and the peer must not wait for us.
-#![forbid(unsafe_code)]
 
 use super::table::{Answer, Flush, Lane, LaneState, Probe};
 use crate::base::seq::Seq;

@@ -3,7 +3,6 @@
 //! A message is cut once. Each stripe goes to the lane that is expected to finish it first. The
 //! estimate uses the bytes under way on each lane and its measured speed. Equal lanes take turns; a
 //! lane at a tenth of the speed gets a tenth.
-#![forbid(unsafe_code)]
 
 use crate::base::units::{Bytes, Instant, Span};
 use crate::wire::{RAILS_MAX, STRIPES_MAX};

@@ -30,7 +30,6 @@
 //!     [CtrlRail(0).write(line, mailbox), DataRail(1).write(from, to, 7)]
 //! }
 //! ```
-#![forbid(unsafe_code)]
 
 use super::schedule::Load;
 use crate::base::bitset;

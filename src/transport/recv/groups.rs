@@ -1,5 +1,4 @@
 //! The records of receives: how groups are taken, and how they end.
-#![forbid(unsafe_code)]
 
 use super::held::Held;
 use super::matching;

@@ -1,5 +1,4 @@
 //! The records of messages that stay in their receive slots for now, and the lists through them.
-#![forbid(unsafe_code)]
 
 use crate::base::carve::{BlockTooSmall, Carver};
 use crate::transport::limits::CREDITS;

@@ -1,5 +1,4 @@
 //! How long slots are held back: as long as messages keep coming as fast as they did.
-#![forbid(unsafe_code)]
 
 use crate::base::seq::Seq;
 use crate::base::units::Instant;

@@ -1,5 +1,4 @@
 //! Which receive of a group a message fills: the one function that both sides apply.
-#![forbid(unsafe_code)]
 
 use super::groups::Recvs;
 use super::matching;

@@ -22,7 +22,6 @@
 //! So the oldest of the messages that the peer has sent early fill these groups.
 //!
 //! [`SendHead::filled`]: crate::wire::head::SendHead::filled
-#![forbid(unsafe_code)]
 
 use super::groups::Recvs;
 use crate::base::ids::PeerIndex;

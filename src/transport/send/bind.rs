@@ -1,6 +1,5 @@
 //! Messages on a rail that pushes: the sender binds long ones to the slots that it sees, and short
 //! ones may leave before.
-#![forbid(unsafe_code)]
 
 use super::queue::Sends;
 use crate::base::seq::Seq;

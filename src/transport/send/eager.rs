@@ -1,6 +1,5 @@
 //! The stream of sends: short messages in it, descriptors of long ones, and what of it is kept to
 //! be sent again.
-#![forbid(unsafe_code)]
 
 use super::bind::Offer;
 use super::queue::Sends;

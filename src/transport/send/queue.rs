@@ -1,5 +1,4 @@
 //! The records of sends: how they are queued, and how they end.
-#![forbid(unsafe_code)]
 
 use super::used::{RecordsUsed, record_leave, record_take, record_words};
 use crate::base::carve::{BlockTooSmall, Carver};

@@ -1,5 +1,4 @@
 //! Which of a connection's records hold a send, and in what order queued ones leave.
-#![forbid(unsafe_code)]
 
 use crate::transport::limits::REQUESTS_MAX;
 use core::hash::Hash;

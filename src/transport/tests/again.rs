@@ -1,5 +1,4 @@
 //! The machine over a rail that has room for one line at a time.
-#![forbid(unsafe_code)]
 
 use super::*;
 use crate::base::ids::PeerIndex;

@@ -1,5 +1,4 @@
 //! Receives that are taken back, in any order, where their slots have been offered and where not.
-#![forbid(unsafe_code)]
 
 use super::*;
 use crate::transport::limits::{GROUPS_OFFERED_MAX, REQUESTS_MAX};

@@ -1,5 +1,4 @@
 //! What short messages have filled, told by the heads of answers.
-#![forbid(unsafe_code)]
 
 use super::again::Narrow;
 use super::*;

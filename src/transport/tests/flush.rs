@@ -1,5 +1,4 @@
 //! Every way in which up to four rails can answer a flush.
-#![forbid(unsafe_code)]
 
 use super::*;
 use std::vec;

@@ -1,6 +1,5 @@
 //! A peer that says on the wire what no peer of this version would: its connection ends, and
 //! nothing of it is believed.
-#![forbid(unsafe_code)]
 
 use super::*;
 use crate::base::ids::PeerIndex;

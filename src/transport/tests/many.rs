@@ -1,5 +1,4 @@
 //! As many requests as a connection may have, all asked for before any is tested.
-#![forbid(unsafe_code)]
 
 use super::*;
 use crate::transport::limits::{GROUPS_OFFERED_MAX, REQUESTS_MAX};

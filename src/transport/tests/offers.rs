@@ -1,5 +1,4 @@
 //! Offers of groups that are held back, since a packet each is much.
-#![forbid(unsafe_code)]
 
 use super::*;
 use crate::base::seq::Seq;

@@ -1,6 +1,5 @@
 //! Requests that are given up at once: those of which no rail knows end, of others it is said that
 //! there are some.
-#![forbid(unsafe_code)]
 
 use super::*;
 

@@ -1,5 +1,4 @@
 //! What records of the peer's do here, and the answers to them.
-#![forbid(unsafe_code)]
 
 use super::{Arriving, Asked, GetState, Lane, Leaving, Way, What, Why};
 use crate::transport::RequestError;
@@ -50,7 +49,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
                 if first == 0 || last > self.issued {
                     return Err(RequestError::Protocol);
                 }
-                self.refused_take(first, last, Refusal::of(record.value));
+                self.refused_take(first, last, Refusal::from_wire(record.value));
                 Ok(())
             }
             RecordKind::Share => {
@@ -166,7 +165,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
         get.state = GetState::Coming;
         let Asked { number, region, address, length, bytes, is_apart, .. } = *get;
         if record.flags & REFUSED != 0 {
-            let refusal = Refusal::of(record.value);
+            let refusal = Refusal::from_wire(record.value);
             self.heard.take_get(number, refusal);
             self.refused_take(number, number, refusal);
         } else if record.length != length || (is_apart && record.flags & APART == 0) {

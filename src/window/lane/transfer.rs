@@ -1,5 +1,4 @@
 //! Bytes under way on a lane beside its frames.
-#![forbid(unsafe_code)]
 
 use crate::base::slab::Handle;
 use crate::transport::RequestId;

@@ -1,5 +1,4 @@
 //! What the ends of a lane tell each other before either sends: one file for each kind of rail.
-#![forbid(unsafe_code)]
 
 pub mod queue_pair;
 pub mod shared_end;

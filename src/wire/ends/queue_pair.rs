@@ -1,5 +1,4 @@
 //! W11: what one end of a queue pair tells the other before either sends.
-#![forbid(unsafe_code)]
 
 use super::super::{DecodeError, wire_struct};
 

@@ -1,6 +1,5 @@
 //! W13: what an end on an endpoint that peers share (libfabric's) tells the other end before either
 //! sends.
-#![forbid(unsafe_code)]
 
 use super::super::DecodeError;
 

@@ -1,5 +1,4 @@
 //! W14: what an end on a vendor's rail tells the other end before either sends.
-#![forbid(unsafe_code)]
 
 use super::super::DecodeError;
 

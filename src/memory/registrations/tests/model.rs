@@ -4,14 +4,14 @@ use super::*;
 
 const MAX: u32 = 5;
 const PAGES: u64 = 8;
-const IDENTITIES: u64 = 2;
+const KINDS: u64 = 2;
 
 /// What a registration is, without any index.
 #[derive(Clone, Debug)]
 struct Known {
     start: u64,
     end: u64,
-    identity: u64,
+    kind: u64,
     key: u64,
     holders: usize,
     found: bool,
@@ -25,13 +25,9 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn find(&self, start: u64, end: u64, identity: u64) -> Option<usize> {
-        let ours = |k: &Known| k.found && k.identity == identity;
-        let same = self.all.iter().position(|k| ours(k) && (k.start, k.end) == (start, end));
-        // a part of a known allocation's: the nearest, and of those the last
-        let holds = |k: &Known| identity != 0 && ours(k) && k.start <= start && end <= k.end;
-        let all = self.all.iter().enumerate().filter(|(_, k)| holds(k));
-        same.or_else(|| all.max_by_key(|(at, k)| (k.start, *at)).map(|(at, _)| at))
+    fn find(&self, start: u64, end: u64, kind: u64) -> Option<usize> {
+        let wanted = (start, end, kind);
+        self.all.iter().position(|k| k.found && (k.start, k.end, k.kind) == wanted)
     }
 
     fn leave(&mut self) {
@@ -40,15 +36,10 @@ impl Oracle {
     }
 
     /// The key that is held, or `None` when there is no room.
-    fn acquire(&mut self, start: u64, end: u64, identity: u64) -> Option<u64> {
-        if let Some(at) = self.find(start, end, identity) {
+    fn acquire(&mut self, start: u64, end: u64, kind: u64) -> Option<u64> {
+        if let Some(at) = self.find(start, end, kind) {
             self.all[at].holders += 1;
             return Some(self.all[at].key);
-        }
-        for k in &mut self.all {
-            if k.identity != identity && k.start < end && start < k.end {
-                k.found = false;
-            }
         }
         self.leave();
         if self.all.len() == MAX as usize {
@@ -56,7 +47,7 @@ impl Oracle {
         }
         self.next += 1;
         let key = self.next;
-        self.all.push(Known { start, end, identity, key, holders: 1, found: true });
+        self.all.push(Known { start, end, kind, key, holders: 1, found: true });
         Some(key)
     }
 
@@ -72,7 +63,7 @@ impl Oracle {
 
 #[derive(Copy, Clone, Debug)]
 enum Operation {
-    Acquire { page: u64, pages: u64, identity: u64 },
+    Acquire { page: u64, pages: u64, kind: u64 },
     Release { which: usize },
     Busy { key: u64 },
     Idle,
@@ -84,7 +75,7 @@ fn operation(dice: &mut impl FnMut(u64) -> u64) -> Operation {
         0..=3 => {
             let page = dice(PAGES);
             let pages = 1 + dice(PAGES - page);
-            Operation::Acquire { page, pages, identity: dice(IDENTITIES) }
+            Operation::Acquire { page, pages, kind: dice(KINDS) }
         }
         4..=6 => Operation::Release { which: dice(64) as usize },
         7 => Operation::Busy { key: 1 + dice(200) },
@@ -100,9 +91,9 @@ fn apply(
     operation: Operation,
 ) {
     match operation {
-        Operation::Acquire { page, pages, identity } => {
-            let wanted = memory(page * PAGE + 7, pages * PAGE - 7, identity);
-            let expected = oracle.acquire(page * PAGE, (page + pages) * PAGE, identity);
+        Operation::Acquire { page, pages, kind } => {
+            let wanted = memory(page * PAGE + 7, pages * PAGE - 7, kind);
+            let expected = oracle.acquire(page * PAGE, (page + pages) * PAGE, kind);
             match cache.acquire(&wanted) {
                 Ok(lease) => {
                     assert_eq!(Some(lease.keys[0].0 >> 8), expected);
@@ -139,13 +130,13 @@ fn compare(cache: &Registrations<'_, Rails>, oracle: &Oracle) {
     let live: Vec<u64> = cache.lock().registrar.live.keys().copied().collect();
     assert_eq!(live, keys);
     assert_eq!(count(cache), keys.len());
-    for identity in 0..IDENTITIES {
+    for kind in 0..KINDS {
         for page in 0..PAGES {
             for pages in 1..=PAGES - page {
-                let found = find(cache, &memory(page * PAGE, pages * PAGE, identity));
+                let found = find(cache, &memory(page * PAGE, pages * PAGE, kind));
                 let found = found.map(|handle| cache.keys(handle).unwrap()[0].0 >> 8);
-                let at = oracle.find(page * PAGE, (page + pages) * PAGE, identity);
-                assert_eq!(found, at.map(|at| oracle.all[at].key), "{identity} {page} {pages}");
+                let at = oracle.find(page * PAGE, (page + pages) * PAGE, kind);
+                assert_eq!(found, at.map(|at| oracle.all[at].key), "{kind} {page} {pages}");
             }
         }
     }

@@ -3,8 +3,6 @@
 //! `efa` ends a process at its next fork, unless forking was permitted. It does so only where the
 //! kernel or rdma-core cannot give a child pages of its own (before Linux 5.13).
 
-extern crate std;
-
 use crate::memory::Variables;
 
 /// What says so.

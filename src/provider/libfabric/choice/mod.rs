@@ -1,8 +1,6 @@
 //! Which domains of libfabric are ports of an endpoint, and which of two hosts' reach each other.
 //! For open and for people: it allocates, and reads files.
 
-extern crate std;
-
 mod fork;
 pub mod names;
 pub(super) mod offer;

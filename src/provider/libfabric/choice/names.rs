@@ -1,8 +1,6 @@
 //! Domains by name, as a value: which ones an endpoint is to use.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use super::settings::Settings;
 use crate::base::text::Text;
 use crate::wire::pair::PORTS_MAX;

@@ -2,8 +2,6 @@
 //! allocates.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 use crate::base::units::Span;
 use crate::provider::libfabric::Config;
 use std::ffi::{CStr, CString};

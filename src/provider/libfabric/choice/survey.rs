@@ -1,7 +1,5 @@
 //! What libfabric offers on this host. For open and for people: it allocates.
 
-extern crate std;
-
 use super::offer::{
     carries_words, check, choose, hints_for, is_other_network, is_there, reaches_own, speed_mbps,
 };

@@ -600,7 +600,6 @@ impl Domain for LibfabricDomain<'_> {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::turns::Callers;
     use super::*;

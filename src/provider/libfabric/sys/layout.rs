@@ -22,6 +22,7 @@ macro_rules! layout {
             $(#[$doc])*
             #[derive(Copy, Clone, Debug)]
             #[repr(C)]
+            #[allow(missing_docs)] // the manual has the fields; a comment has what we rely on
             pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
         )*
 

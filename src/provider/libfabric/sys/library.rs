@@ -263,7 +263,6 @@ pub unsafe fn text<'a>(text: *const c_char) -> &'a CStr {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

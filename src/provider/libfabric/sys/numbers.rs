@@ -4,7 +4,7 @@ use super::layout::Fact;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident: $ty:ty = $value:expr, $c:literal;)*) => {
-        $($(#[$doc])* pub const $name: $ty = $value;)*
+        $($(#[$doc])* #[allow(missing_docs)] pub const $name: $ty = $value;)*
 
         /// What a C compiler must say of each.
         pub const FACTS: &[Fact] =
@@ -21,31 +21,20 @@ numbers! {
     /// What is asked for of a library that knows it. Between 1.17 and this nothing of ours grew; of
     /// less `efa` takes its own way without the device's reads and writes.
     API: u32 = version(1, 18), "FI_VERSION(1, 18)";
-    /// Messages.
     MSG: u64 = 1 << 1, "FI_MSG";
-    /// Writes and reads.
     RMA: u64 = 1 << 2, "FI_RMA";
-    /// Atomics.
     ATOMIC: u64 = 1 << 4, "FI_ATOMIC";
-    /// Memory of devices.
     HMEM: u64 = 1 << 47, "FI_HMEM";
     /// Such a device is one of CUDA.
     HMEM_CUDA: i32 = 1, "FI_HMEM_CUDA";
-    /// A read, or reads.
     READ: u64 = 1 << 8, "FI_READ";
-    /// A write, or writes.
     WRITE: u64 = 1 << 9, "FI_WRITE";
-    /// A receive, or receives.
     RECV: u64 = 1 << 10, "FI_RECV";
-    /// A send, or sends.
     SEND: u64 = 1 << 11, "FI_SEND";
-    /// Peers read here.
     REMOTE_READ: u64 = 1 << 12, "FI_REMOTE_READ";
-    /// Peers write here.
     REMOTE_WRITE: u64 = 1 << 13, "FI_REMOTE_WRITE";
     /// A word of the peer's came with it.
     REMOTE_CQ_DATA: u64 = 1 << 17, "FI_REMOTE_CQ_DATA";
-    /// A completion is wanted.
     COMPLETION: u64 = 1 << 24, "FI_COMPLETION";
     /// It comes when the bytes are in the peer's memory.
     DELIVERY_COMPLETE: u64 = 1 << 28, "FI_DELIVERY_COMPLETE";
@@ -61,7 +50,6 @@ numbers! {
     MR_VIRT_ADDR: i32 = 1 << 4, "FI_MR_VIRT_ADDR";
     /// Memory exists when it is registered.
     MR_ALLOCATED: i32 = 1 << 5, "FI_MR_ALLOCATED";
-    /// Keys are the provider's.
     MR_PROV_KEY: i32 = 1 << 6, "FI_MR_PROV_KEY";
     /// A registration belongs to an endpoint.
     MR_ENDPOINT: i32 = 1 << 9, "FI_MR_ENDPOINT";
@@ -73,19 +61,15 @@ numbers! {
     SOCKADDR_IN: u32 = 2, "FI_SOCKADDR_IN";
     /// One of IPv6.
     SOCKADDR_IN6: u32 = 3, "FI_SOCKADDR_IN6";
-    /// Of any kind.
     EP_UNSPEC: i32 = 0, "FI_EP_UNSPEC";
-    /// Reliable datagrams.
     EP_RDM: i32 = 3, "FI_EP_RDM";
     /// Its receives are those of others too.
     SHARED_CONTEXT: usize = usize::MAX, "FI_SHARED_CONTEXT";
     /// Whoever offers says which threads may call.
     THREAD_UNSPEC: i32 = 0, "FI_THREAD_UNSPEC";
-    /// Any thread may call.
     THREAD_SAFE: i32 = 1, "FI_THREAD_SAFE";
     /// One at an object at a time.
     THREAD_FID: i32 = 2, "FI_THREAD_FID";
-    /// One at a time.
     THREAD_DOMAIN: i32 = 3, "FI_THREAD_DOMAIN";
     /// One at a completion queue and its endpoints at a time.
     THREAD_COMPLETION: i32 = 4, "FI_THREAD_COMPLETION";
@@ -97,51 +81,32 @@ numbers! {
     PROGRESS_MANUAL: i32 = 2, "FI_PROGRESS_MANUAL";
     /// It holds us off before it runs over.
     RM_ENABLED: i32 = 2, "FI_RM_ENABLED";
-    /// Read after read.
     ORDER_RAR: u64 = 1 << 0, "FI_ORDER_RAR";
-    /// Read after write.
     ORDER_RAW: u64 = 1 << 1, "FI_ORDER_RAW";
-    /// Read after send.
     ORDER_RAS: u64 = 1 << 2, "FI_ORDER_RAS";
-    /// Write after read.
     ORDER_WAR: u64 = 1 << 3, "FI_ORDER_WAR";
-    /// Write after write.
     ORDER_WAW: u64 = 1 << 4, "FI_ORDER_WAW";
-    /// Write after send.
     ORDER_WAS: u64 = 1 << 5, "FI_ORDER_WAS";
-    /// Send after read.
     ORDER_SAR: u64 = 1 << 6, "FI_ORDER_SAR";
-    /// Send after write.
     ORDER_SAW: u64 = 1 << 7, "FI_ORDER_SAW";
-    /// Send after send.
     ORDER_SAS: u64 = 1 << 8, "FI_ORDER_SAS";
-    /// Completions with a word.
     CQ_FORMAT_DATA: i32 = 3, "FI_CQ_FORMAT_DATA";
-    /// Nobody sleeps.
     WAIT_NONE: i32 = 0, "FI_WAIT_NONE";
-    /// Addresses by position.
     AV_TABLE: i32 = 2, "FI_AV_TABLE";
     /// Of `control`.
     ENABLE: i32 = 6, "FI_ENABLE";
-    /// No address.
     ADDR_UNSPEC: u64 = u64::MAX, "FI_ADDR_UNSPEC";
     /// 64 bits.
     UINT64: i32 = 7, "FI_UINT64";
-    /// Adds.
     SUM: i32 = 2, "FI_SUM";
-    /// No room.
     EAGAIN: i32 = libc::EAGAIN, "FI_EAGAIN";
-    /// A failure waits.
     EAVAIL: i32 = 259, "FI_EAVAIL";
     /// Flags of a call are not for this provider.
     EBADFLAGS: i32 = 260, "FI_EBADFLAGS";
-    /// Options of an endpoint.
     OPT_ENDPOINT: i32 = 0, "FI_OPT_ENDPOINT";
     /// Whether it may go by memory that a host's processes share. Named so since 1.21; older
     /// libraries have no option of that number.
     OPT_SHARED_MEMORY_PERMITTED: i32 = 11, "FI_OPT_XPU_TRIGGER + 2";
-    /// No such offer.
     ENODATA: i32 = libc::ENODATA, "FI_ENODATA";
-    /// It was called off.
     ECANCELED: i32 = libc::ECANCELED, "FI_ECANCELED";
 }

@@ -1,7 +1,9 @@
 //! What only this rail does: how its peers end, and how it sleeps.
 
+#[path = "../../../../tests/common/tcp_pair.rs"]
+pub mod pair;
+
 use super::area::{LONG_CELLS, SHORT_BYTES_MAX, SLOTS};
-use super::pair::{PairConfig, PairMemory, connected};
 use super::{Limits, OpenError, Settings, Tcp, bytes, socket};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{PeerIndex, RailGeneration};
@@ -13,6 +15,7 @@ use crate::fabric::{
 };
 use crate::provider::host_domain::HostDomain;
 use crate::wire::stream::{HEADER_BYTES_MAX, SEND_HEAD_AT, StreamFrame};
+use pair::{PairConfig, PairMemory, connected};
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;

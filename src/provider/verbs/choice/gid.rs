@@ -7,10 +7,9 @@
 //! 2. If no family is set, it is IPv4 if there is such a GID, and else IPv6.
 //! 3. A port without an allowed GID is refused by name. NCCL takes the first, which no router
 //!    knows.
-#![forbid(unsafe_code)]
 
-extern crate std;
-
+use crate::base::integer::bits_common;
+use crate::base::words::{named, said};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::string::String;
@@ -81,24 +80,16 @@ pub enum LinkLayer {
     Other,
 }
 
-/// What packets of a GID look like.
-#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
-pub enum GidKind {
-    /// InfiniBand.
-    InfiniBand,
-    /// RoCE version 1: Ethernet frames, which no router forwards.
-    RoceV1,
-    /// RoCE version 2: UDP packets.
-    RoceV2,
-}
-
-impl fmt::Display for GidKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            GidKind::InfiniBand => "InfiniBand",
-            GidKind::RoceV1 => "RoCE v1",
-            GidKind::RoceV2 => "RoCE v2",
-        })
+named! {
+    /// What packets of a GID look like.
+    #[derive(Ord, PartialOrd)]
+    pub enum GidKind {
+        /// InfiniBand.
+        InfiniBand = "InfiniBand",
+        /// RoCE version 1: Ethernet frames, which no router forwards.
+        RoceV1 = "RoCE v1",
+        /// RoCE version 2: UDP packets.
+        RoceV2 = "RoCE v2",
     }
 }
 
@@ -126,13 +117,13 @@ impl fmt::Display for GidEntry {
     }
 }
 
-/// A family of addresses.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
+said! {
+    /// A family of addresses.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum Family {
+        V4 => "IPv4",
+        V6 => "IPv6",
+    }
 }
 
 impl Family {
@@ -143,15 +134,6 @@ impl Family {
 
     fn has(self, gid: Gid) -> bool {
         Family::of(gid.ip()) == self
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        })
     }
 }
 
@@ -183,15 +165,6 @@ impl Range {
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.ip, self.prefix_bits)
-    }
-}
-
-/// Bits that two addresses have in common at their front; `None`: of different families.
-pub fn bits_common(a: IpAddr, b: IpAddr) -> Option<u32> {
-    match (a, b) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
-        (IpAddr::V6(a), IpAddr::V6(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
     }
 }
 
@@ -236,26 +209,17 @@ impl fmt::Display for GidRule {
     }
 }
 
-/// Why no GID of a port is used.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub enum NoGid {
-    /// The port has none: on RoCE, its interface is down or has no address.
-    Empty,
-    /// The index that was asked for is not in use; how many are.
-    Index(u8, usize),
-    /// The rule allows none; the rule and the GIDs in words.
-    Rule(String, String),
-}
-
-impl fmt::Display for NoGid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoGid::Empty => f.write_str("the port has no GID (is its interface up?)"),
-            NoGid::Index(index, count) => {
-                write!(f, "GID index {index} is asked for and not in use ({count} others are)")
-            }
-            NoGid::Rule(rule, there) => write!(f, "no GID is {rule}; there are {there}"),
-        }
+said! {
+    /// Why no GID of a port is used.
+    #[derive(Clone, Eq, PartialEq, Debug)]
+    pub enum NoGid {
+        /// The port has none: on RoCE, its interface is down or has no address.
+        Empty => "the port has no GID (is its interface up?)",
+        /// The index that was asked for is not in use; how many are.
+        Index(index: u8, count: usize) =>
+            "GID index {index} is asked for and not in use ({count} others are)",
+        /// The rule allows none; the rule and the GIDs in words.
+        Rule(rule: String, there: String) => "no GID is {rule}; there are {there}",
     }
 }
 

@@ -15,8 +15,6 @@
 //! stops at the dash.
 #![forbid(unsafe_code)]
 
-extern crate std;
-
 pub mod gid;
 pub mod names;
 pub mod ports;
@@ -25,6 +23,7 @@ pub mod settings;
 pub(super) mod software;
 pub mod speed;
 
+use crate::base::words::said;
 use core::fmt;
 use core::net::IpAddr;
 use gid::{GidEntry, LinkLayer, NoGid};
@@ -64,35 +63,21 @@ pub struct Cabling {
 /// Bit 14 is set in planes of devices that NCCL's own network makes of several.
 const PLACE_MAX: i16 = (1 << 14) - 1;
 
-/// Why a choice is none.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub enum HcaError {
-    /// No name stands between two commas.
-    NameMissing,
-    /// `^` or `=` stands behind a name, and would be for all.
-    Sign(String),
-    /// What stands behind the colon is no port.
-    Port(String),
-    /// What stands behind the port is no rail and plane.
-    Cabling(String),
-}
-
-impl fmt::Display for HcaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HcaError::NameMissing => f.write_str("the name of a device is missing"),
-            HcaError::Sign(name) => {
-                write!(f, "in {name}, ^ or = does not stand in front of all names")
-            }
-            HcaError::Port(name) => write!(
-                f,
-                "in {name}, no port from 1 to 255 follows the colon (for several ports, give \
-                 several names)"
-            ),
-            HcaError::Cabling(name) => {
-                write!(f, "in {name}, no rail and plane from 0 to {PLACE_MAX} follow the port")
-            }
-        }
+said! {
+    /// Why a choice is none.
+    #[derive(Clone, Eq, PartialEq, Debug)]
+    pub enum HcaError {
+        /// No name stands between two commas.
+        NameMissing => "the name of a device is missing",
+        /// `^` or `=` stands behind a name, and would be for all.
+        Sign(name: String) => "in {name}, ^ or = does not stand in front of all names",
+        /// What stands behind the colon is no port.
+        Port(name: String) =>
+            "in {name}, no port from 1 to 255 follows the colon (for several ports, give several \
+             names)",
+        /// What stands behind the port is no rail and plane.
+        Cabling(name: String) =>
+            "in {name}, no rail and plane from 0 to {PLACE_MAX} follow the port",
     }
 }
 
@@ -258,44 +243,30 @@ impl fmt::Display for HcaChoice {
     }
 }
 
-/// Why a port is not used.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub enum Unusable {
-    /// `CROSSTIE_IB_DISABLE` says so.
-    Disabled,
-    /// `CROSSTIE_IB_HCA` leaves it out, or the program; the choice.
-    NotChosen(HcaChoice),
-    /// The device is of another kind.
-    Node(NodeType),
-    /// The link layer is neither InfiniBand nor Ethernet.
-    Layer,
-    /// It carries nothing; its state, the link's, and the layer, which says whose task that is.
-    State(PortState, String, LinkLayer),
-    /// The partition key that is asked for is not there; the index, and how many there are.
-    Pkey(u16, u32),
-    /// No GID may be used.
-    Gid(NoGid),
-}
-
-impl fmt::Display for Unusable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unusable::Disabled => f.write_str("CROSSTIE_IB_DISABLE leaves out all"),
-            Unusable::NotChosen(choice) => choice.refusal(f),
-            Unusable::Node(node) => {
-                write!(f, "the device is of another kind ({node}): write with immediate is missing")
-            }
-            Unusable::Layer => f.write_str("the link is neither InfiniBand nor Ethernet"),
-            Unusable::State(PortState::Initialize, _, LinkLayer::InfiniBand) => {
+said! {
+    /// Why a port is not used.
+    #[derive(Clone, Eq, PartialEq, Debug)]
+    pub enum Unusable {
+        Disabled => "CROSSTIE_IB_DISABLE leaves out all",
+        /// `CROSSTIE_IB_HCA` leaves it out, or the program; the choice.
+        NotChosen(choice: HcaChoice) => |f| choice.refusal(f),
+        Node(node: NodeType) =>
+            "the device is of another kind ({node}): write with immediate is missing",
+        Layer => "the link is neither InfiniBand nor Ethernet",
+        /// It carries nothing; its state, the link's, and the layer, which says whose task that is.
+        State(state: PortState, link: String, layer: LinkLayer) => |f| match (state, layer) {
+            (PortState::Initialize, LinkLayer::InfiniBand) => {
                 f.write_str("the port is initializing: no subnet manager has set it up")
             }
-            Unusable::State(state, link, _) => write!(f, "the port is {state} (the link: {link})"),
-            Unusable::Pkey(index, count) => {
-                let most = count.saturating_sub(1);
-                write!(f, "CROSSTIE_IB_PKEY={index}: its partition keys have indices 0 to {most}")
-            }
-            Unusable::Gid(why) => write!(f, "{why}"),
-        }
+            _ => write!(f, "the port is {state} (the link: {link})"),
+        },
+        /// The partition key that is asked for is not there; the index, and how many there are.
+        Pkey(index: u16, count: u32) => |f| {
+            let most = count.saturating_sub(1);
+            write!(f, "CROSSTIE_IB_PKEY={index}: its partition keys have indices 0 to {most}")
+        },
+        /// No GID may be used.
+        Gid(why: NoGid) => "{why}",
     }
 }
 

@@ -1,5 +1,4 @@
 //! Ports by name, as a value: which ones an endpoint is to use.
-#![forbid(unsafe_code)]
 
 use super::HcaChoice;
 use crate::base::text::Text;
@@ -88,7 +87,6 @@ impl PortNames {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
     use std::string::ToString;

@@ -2,14 +2,11 @@
 //! whoever may not open the devices.
 //!
 //! *Source*: `Documentation/ABI/stable/sysfs-class-infiniband` of Linux.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::gid::{Gid, GidEntry, GidKind, LinkLayer};
+use crate::base::words::{named, said};
 use core::cell::Cell;
 use core::cmp::Ordering;
-use core::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -41,24 +38,16 @@ pub struct Device {
     pub ports: Vec<Port>,
 }
 
-/// What a device is for.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum NodeType {
-    /// A channel adapter: InfiniBand and RoCE.
-    ChannelAdapter,
-    /// iWARP, which has no write with immediate that a peer could be told by, and no atomics.
-    Iwarp,
-    /// Something else, with the kernel's number.
-    Other(u32),
-}
-
-impl fmt::Display for NodeType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NodeType::ChannelAdapter => f.write_str("channel adapter"),
-            NodeType::Iwarp => f.write_str("iWARP"),
-            NodeType::Other(number) => write!(f, "node type {number}"),
-        }
+said! {
+    /// What a device is for.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum NodeType {
+        /// A channel adapter: InfiniBand and RoCE.
+        ChannelAdapter => "channel adapter",
+        /// iWARP, which has no write with immediate that a peer could be told by, and no atomics.
+        Iwarp => "iWARP",
+        /// Something else, with the kernel's number.
+        Other(number: u32) => "node type {number}",
     }
 }
 
@@ -83,21 +72,16 @@ pub struct Port {
     pub pkeys: u32,
 }
 
-/// The logical state of a port (InfiniBand specification 1, 14.2.5.6).
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortState {
-    /// No link.
-    Down,
-    /// There is a link, and no subnet manager has set the port up.
-    Initialize,
-    /// The subnet manager is at it.
-    Armed,
-    /// It works.
-    Active,
-    /// It works, and the link was lost for a moment.
-    ActiveDefer,
-    /// What the kernel says is not known.
-    Unknown,
+named! {
+    /// The logical state of a port (InfiniBand specification 1, 14.2.5.6).
+    pub enum PortState {
+        Down = "down",
+        Initialize = "initializing",
+        Armed = "armed",
+        Active = "active",
+        ActiveDefer = "active, deferred",
+        Unknown = "in an unknown state",
+    }
 }
 
 impl PortState {
@@ -110,19 +94,6 @@ impl PortState {
             5 => PortState::ActiveDefer,
             _ => PortState::Unknown,
         }
-    }
-}
-
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PortState::Down => "down",
-            PortState::Initialize => "initializing",
-            PortState::Armed => "armed",
-            PortState::Active => "active",
-            PortState::ActiveDefer => "active, deferred",
-            PortState::Unknown => "in an unknown state",
-        })
     }
 }
 

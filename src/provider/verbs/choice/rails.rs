@@ -1,11 +1,9 @@
 //! Which ports of two hosts are rails of one connection: those in one subnet. Pure arithmetic, the
 //! same on both sides.
-#![forbid(unsafe_code)]
 
-extern crate std;
-
-use super::gid::{Gid, GidEntry, GidKind, IB_PREFIX_BITS, bits_common};
+use super::gid::{Gid, GidEntry, GidKind, IB_PREFIX_BITS};
 use super::ports::Port;
+use crate::base::integer::bits_common;
 use core::cmp::Reverse;
 use core::fmt;
 use core::net::IpAddr;

@@ -4,9 +4,6 @@
 //!
 //! *Source*: NCCL's user guide, "Environment Variables"; numbers are read as there: decimal,
 //! hexadecimal behind `0x`, octal behind `0` (`ncclLoadParam` in its `misc/param.cc`).
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::HcaChoice;
 use super::gid::{Family, GidKind, GidRule, LinkLayer, Range};
@@ -151,124 +148,87 @@ const SERVICE_LEVEL_MAX: u8 = 15;
 const TIMEOUT: RangeInclusive<i64> = 1..=31;
 const RETRIES: RangeInclusive<i64> = 0..=7;
 
+const fn variable(
+    name: &'static str,
+    set: fn(&mut Settings, &str) -> Result<(), String>,
+) -> Variable {
+    Variable { name, set }
+}
+
 /// All variables.
 pub const VARIABLES: &[Variable] = &[
-    Variable {
-        name: "CROSSTIE_IB_DISABLE",
-        set: |settings, text| flag(text).map(|on| settings.disabled = on),
-    },
-    Variable {
-        name: "CROSSTIE_IB_HCA",
-        set: |settings, text| {
-            // what is not understood must not become all devices
-            settings.hca = HcaChoice::NONE;
-            settings.hca = HcaChoice::parse(text).map_err(|error| error.to_string())?;
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_GID_INDEX",
-        set: |settings, text| {
-            let index = number(text, -1..=255)?;
-            settings.gid.index = u8::try_from(index).ok();
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_ADDR_FAMILY",
-        set: |settings, text| {
-            settings.gid.family = Some(family(text)?);
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_ADDR_RANGE",
-        set: |settings, text| {
-            let why = "it is not an address, / and the bits of a prefix";
-            settings.gid.range = Some(Range::parse(text).ok_or(why)?);
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_ROCE_VERSION_NUM",
-        set: |settings, text| {
-            let first = number(text, 1..=2)? == 1;
-            settings.gid.kind = if first { GidKind::RoceV1 } else { GidKind::RoceV2 };
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_TIMEOUT",
-        set: |settings, text| number(text, TIMEOUT).map(|n| settings.timeout = n as u8),
-    },
-    Variable {
-        name: "CROSSTIE_IB_RETRY_CNT",
-        set: |settings, text| number(text, RETRIES).map(|n| settings.retries = n as u8),
-    },
-    Variable {
-        name: "CROSSTIE_IB_PKEY",
-        set: |settings, text| number(text, 0..=65535).map(|n| settings.pkey_index = n as u16),
-    },
-    Variable {
-        name: "CROSSTIE_IB_SL",
-        set: |settings, text| {
-            settings.service_level =
-                u8::try_from(number(text, -1..=i64::from(SERVICE_LEVEL_MAX))?).ok();
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_TC",
-        set: |settings, text| {
-            settings.traffic_class = u8::try_from(number(text, -1..=255)?).ok();
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_ECE_ENABLE",
-        set: |settings, text| flag(text).map(|on| settings.ece = on),
-    },
-    Variable {
-        name: "CROSSTIE_IB_PCI_RELAXED_ORDERING",
-        set: |settings, text| {
-            let mode = number(text, 0..=2)?;
-            settings.relaxed_ordering = (mode != 2).then_some(mode == 1);
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_ADAPTIVE_ROUTING",
-        set: |settings, text| {
-            settings.adaptive_routing = match number(text, -2..=1)? {
-                -2 => None,
-                0 => Some(false),
-                1 => Some(true),
-                _ => return Err("it may be -2, 0 or 1".into()),
-            };
-            Ok(())
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_AR_THRESHOLD",
-        set: |settings, text| {
-            number(text, 0..=i64::MAX).map(|n| settings.plain_bytes_max = n as u64)
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_EXTENDED_POST",
-        set: |settings, text| flag(text).map(|on| settings.extended_post = on),
-    },
-    Variable {
-        name: "CROSSTIE_IB_QPS_PER_CONNECTION",
-        set: |settings, text| {
-            let most = i64::from(QUEUE_PAIRS_MAX);
-            number(text, 1..=most).map(|n| settings.queue_pairs = n as u16)
-        },
-    },
-    Variable {
-        name: "CROSSTIE_IB_MERGE_VFS",
-        set: |settings, text| flag(text).map(|on| settings.merge_vfs = on),
-    },
+    variable("CROSSTIE_IB_DISABLE", |settings, text| flag(text).map(|on| settings.disabled = on)),
+    variable("CROSSTIE_IB_HCA", |settings, text| {
+        // what is not understood must not become all devices
+        settings.hca = HcaChoice::NONE;
+        settings.hca = HcaChoice::parse(text).map_err(|error| error.to_string())?;
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_GID_INDEX", |settings, text| {
+        let index = number(text, -1..=255)?;
+        settings.gid.index = u8::try_from(index).ok();
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_ADDR_FAMILY", |settings, text| {
+        settings.gid.family = Some(family(text)?);
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_ADDR_RANGE", |settings, text| {
+        let why = "it is not an address, / and the bits of a prefix";
+        settings.gid.range = Some(Range::parse(text).ok_or(why)?);
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_ROCE_VERSION_NUM", |settings, text| {
+        let first = number(text, 1..=2)? == 1;
+        settings.gid.kind = if first { GidKind::RoceV1 } else { GidKind::RoceV2 };
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_TIMEOUT", |settings, text| {
+        number(text, TIMEOUT).map(|n| settings.timeout = n as u8)
+    }),
+    variable("CROSSTIE_IB_RETRY_CNT", |settings, text| {
+        number(text, RETRIES).map(|n| settings.retries = n as u8)
+    }),
+    variable("CROSSTIE_IB_PKEY", |settings, text| {
+        number(text, 0..=65535).map(|n| settings.pkey_index = n as u16)
+    }),
+    variable("CROSSTIE_IB_SL", |settings, text| {
+        settings.service_level =
+            u8::try_from(number(text, -1..=i64::from(SERVICE_LEVEL_MAX))?).ok();
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_TC", |settings, text| {
+        settings.traffic_class = u8::try_from(number(text, -1..=255)?).ok();
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_ECE_ENABLE", |settings, text| flag(text).map(|on| settings.ece = on)),
+    variable("CROSSTIE_IB_PCI_RELAXED_ORDERING", |settings, text| {
+        let mode = number(text, 0..=2)?;
+        settings.relaxed_ordering = (mode != 2).then_some(mode == 1);
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_ADAPTIVE_ROUTING", |settings, text| {
+        settings.adaptive_routing = match number(text, -2..=1)? {
+            -2 => None,
+            0 => Some(false),
+            1 => Some(true),
+            _ => return Err("it may be -2, 0 or 1".into()),
+        };
+        Ok(())
+    }),
+    variable("CROSSTIE_IB_AR_THRESHOLD", |settings, text| {
+        number(text, 0..=i64::MAX).map(|n| settings.plain_bytes_max = n as u64)
+    }),
+    variable("CROSSTIE_IB_EXTENDED_POST", |settings, text| {
+        flag(text).map(|on| settings.extended_post = on)
+    }),
+    variable("CROSSTIE_IB_QPS_PER_CONNECTION", |settings, text| {
+        let most = i64::from(QUEUE_PAIRS_MAX);
+        number(text, 1..=most).map(|n| settings.queue_pairs = n as u16)
+    }),
+    variable("CROSSTIE_IB_MERGE_VFS", |settings, text| {
+        flag(text).map(|on| settings.merge_vfs = on)
+    }),
 ];
 
 fn flag(text: &str) -> Result<bool, String> {

@@ -1,7 +1,4 @@
 //! Devices that are made of software: a doorbell is a system call there.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use std::path::Path;
 

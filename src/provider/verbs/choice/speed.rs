@@ -1,8 +1,5 @@
 //! How fast ports are now, as libibverbs says where it can be asked (rdma-core 62): of ports that
 //! work together, or on part of their lanes, what sysfs shows is too much.
-#![forbid(unsafe_code)]
-
-extern crate std;
 
 use super::super::sys::{Device, Library};
 use super::ports::Device as Found;

@@ -1,7 +1,5 @@
 //! The companion: its adds, and how it ends.
 
-extern crate std;
-
 use super::super::Step;
 use super::super::domain::{VerbsDomain, rkey};
 use super::super::port::Health;

@@ -3,54 +3,36 @@
 
 use super::super::report::status_words;
 use super::super::{Step, refused};
+use crate::base::words::said;
 use crate::memory::Errno;
 use core::ffi::c_int;
-use core::fmt;
 
-/// Why a port has no companion. Nothing is left behind.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum CompanionError {
-    /// The device has no atomics, or none may be on their way.
-    Atomics,
-    /// libibverbs has no `ibv_reg_mr_iova2`.
-    Library,
-    /// The device does not register memory at address 0: its code.
-    Sink(Errno),
-    /// It has registered the sink, and does not find it at address 0: the status of set-up's add.
-    SinkElsewhere(c_int),
-    /// Set-up's add failed with that status.
-    Trial(c_int),
-    /// It ended well, and the word or the sink does not hold what it must.
-    Wrong,
-    /// It did not end.
-    Late,
-    /// The device refused something else, with its code.
-    Refused(Step, Errno),
-}
-
-impl fmt::Display for CompanionError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            CompanionError::Atomics => f.write_str("the device has no atomics"),
-            CompanionError::Library => f.write_str(
-                "libibverbs has no ibv_reg_mr_iova2, by which memory is registered at address 0 \
-                 (rdma-core 28 has it)",
-            ),
-            CompanionError::Sink(errno) => {
-                write!(f, "the device does not register memory at address 0 (iova 0): {errno}")
-            }
-            CompanionError::SinkElsewhere(status) => write!(
-                f,
-                "the device does not find the memory that was registered at address 0 (iova 0): {}",
-                status_words(*status)
-            ),
-            CompanionError::Trial(status) => {
-                write!(f, "an add for trial failed: {}", status_words(*status))
-            }
-            CompanionError::Wrong => f.write_str("an add for trial has left a wrong value"),
-            CompanionError::Late => f.write_str("an add for trial has not ended"),
-            CompanionError::Refused(step, errno) => refused(f, *step, *errno),
-        }
+said! {
+    /// Why a port has no companion. Nothing is left behind.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum CompanionError {
+        /// The device has no atomics, or none may be on their way.
+        Atomics => "the device has no atomics",
+        /// libibverbs has no `ibv_reg_mr_iova2`.
+        Library =>
+            "libibverbs has no ibv_reg_mr_iova2, by which memory is registered at address 0 \
+             (rdma-core 28 has it)",
+        Sink(errno: Errno) => "the device does not register memory at address 0 (iova 0): {errno}",
+        /// It has registered the sink, and does not find it at address 0: the status of set-up's
+        /// add.
+        SinkElsewhere(status: c_int) => |f| write!(
+            f,
+            "the device does not find the memory that was registered at address 0 (iova 0): {}",
+            status_words(*status)
+        ),
+        /// Set-up's add failed with that status.
+        Trial(status: c_int) => |f| write!(f, "an add for trial failed: {}", status_words(*status)),
+        /// It ended well, and the word or the sink does not hold what it must.
+        Wrong => "an add for trial has left a wrong value",
+        /// It did not end.
+        Late => "an add for trial has not ended",
+        /// The device refused something else, with its code.
+        Refused(step: Step, errno: Errno) => |f| refused(f, *step, *errno),
     }
 }
 

@@ -1,7 +1,5 @@
 //! What wakes who sleeps until a completion comes.
 
-extern crate std;
-
 use super::abi::{CompChannel, Cq};
 use super::library::Library;
 use super::objects::Device;

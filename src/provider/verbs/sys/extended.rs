@@ -22,13 +22,9 @@ use core::ptr::{self, NonNull};
 layout! { STRUCT_FACTS:
     /// What a queue pair is made with that has more than the first ones had.
     struct QpInitAttrEx = "struct ibv_qp_init_attr_ex" [136] {
-        /// Ours.
         qp_context: *mut c_void = "qp_context" @ 0,
-        /// Where sends complete.
         send_cq: *mut Cq = "send_cq" @ 8,
-        /// Where receives complete.
         recv_cq: *mut Cq = "recv_cq" @ 16,
-        /// A shared receive queue.
         srq: *mut c_void = "srq" @ 24,
         /// Asked for; afterwards what there is.
         cap: QpCap = "cap" @ 32,
@@ -38,19 +34,12 @@ layout! { STRUCT_FACTS:
         sq_sig_all: c_int = "sq_sig_all" @ 56,
         /// Which of the fields below count, as `QP_INIT_`.
         comp_mask: u32 = "comp_mask" @ 60,
-        /// Where it is made.
         pd: *mut Pd = "pd" @ 64,
-        /// Of other queue pairs.
         xrcd: *mut c_void = "xrcd" @ 72,
-        /// Bits.
         create_flags: u32 = "create_flags" @ 80,
-        /// Of other queue pairs.
         max_tso_header: u16 = "max_tso_header" @ 84,
-        /// Of other queue pairs.
         rwq_ind_tbl: *mut c_void = "rwq_ind_tbl" @ 88,
-        /// Of other queue pairs.
         rx_hash_conf: [u64; 3] = "rx_hash_conf" @ 96,
-        /// Of other queue pairs.
         source_qpn: u32 = "source_qpn" @ 120,
         /// Which requests will be posted, as `QP_EX_`.
         send_ops_flags: u64 = "send_ops_flags" @ 128,

@@ -1,7 +1,5 @@
 //! libibverbs, loaded at run time.
 
-extern crate std;
-
 use super::abi::{
     AsyncEvent, CompChannel, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, GidEntry, Mr, Pd,
     PortAttr, Qp, QpAttr, QpInitAttr,
@@ -9,9 +7,9 @@ use super::abi::{
 use super::extended::QpEx;
 use crate::base::descriptor::StandardHeld;
 use crate::base::text::Text;
+use crate::base::words::said;
 use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_int, c_uint, c_void};
-use core::fmt;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -22,27 +20,17 @@ const FILE: &CStr = c"libibverbs.so.1";
 /// What the loader says, or its beginning.
 pub type Reason = Text<120>;
 
-/// Why the library cannot be used.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum LoadError {
-    /// It, or a library that it needs, is not installed, or cannot be used; what the loader says.
-    Missing(Reason),
-    /// It has no such function: it is older than libibverbs 1.1.
-    Old(&'static str),
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            LoadError::Missing(why) => write!(
-                f,
-                "no RDMA: libibverbs.so.1 cannot be loaded ({why}); the package libibverbs1 \
-                 (rdma-core) has it"
-            ),
-            LoadError::Old(name) => {
-                write!(f, "no RDMA: libibverbs.so.1 is too old, it has no {name}")
-            }
-        }
+said! {
+    /// Why the library cannot be used.
+    #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+    pub enum LoadError {
+        /// It, or a library that it needs, is not installed, or cannot be used; what the loader
+        /// says.
+        Missing(why: Reason) =>
+            "no RDMA: libibverbs.so.1 cannot be loaded ({why}); the package libibverbs1 \
+             (rdma-core) has it",
+        /// It has no such function: it is older than libibverbs 1.1.
+        Old(name: &'static str) => "no RDMA: libibverbs.so.1 is too old, it has no {name}",
     }
 }
 

@@ -3,8 +3,6 @@
 //! Each keeps pointers into what it was made of; who drops them in the right order is stated at
 //! each type, as the rail does.
 
-extern crate std;
-
 use super::abi::{
     AsyncEvent, Context, DeviceAttr, DeviceEntry, Ece, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr,
     QpInitAttr, RecvWr, SendWr,

@@ -1,15 +1,12 @@
-//! Two connected rails in one process, for tests and tools: over devices that reach each other.
+//! Two connected rails of verbs in one process, over devices that reach each other.
+#![allow(dead_code)] // not all of it in every program
 
-extern crate std;
-
-use super::sys::{Device, Library};
-use super::{Config, Limits, PeerOpenError, Verbs, bytes};
-use crate::base::carve::heap::HeapBlock;
-use crate::base::ids::{PeerIndex, RailGeneration};
-use crate::wire::queue_pair::QueuePairHello;
-use core::time::Duration;
-use std::string::String;
-use std::vec::Vec;
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::ids::{PeerIndex, RailGeneration};
+use crosstie::provider::verbs::sys::{Device, Library};
+use crosstie::provider::verbs::{Config, Limits, PeerOpenError, Verbs, bytes};
+use crosstie::wire::queue_pair::QueuePairHello;
+use std::time::Duration;
 
 /// How often, and how long after each time, a peer is tried that the kernel has to look for.
 const TRIES_MAX: u32 = 1000;
@@ -71,10 +68,10 @@ pub fn connect(rails: &mut [Verbs; 2], peer: PeerIndex, generation: RailGenerati
 
 /// The names of the devices, or why there are none.
 pub fn devices() -> Result<Vec<String>, String> {
-    let library = Library::load().map_err(|error| std::format!("{error}"))?;
+    let library = Library::load().map_err(|error| format!("{error}"))?;
     let mut names = Vec::new();
     let listed = Device::each(library, |_, name| names.push(String::from(name)));
-    listed.map_err(|errno| std::format!("the RDMA devices cannot be listed: {errno}"))?;
+    listed.map_err(|errno| format!("the RDMA devices cannot be listed: {errno}"))?;
     match names.is_empty() {
         true => Err(String::from("no RDMA device on this host")),
         false => Ok(names),
