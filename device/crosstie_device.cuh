@@ -264,63 +264,85 @@ XTIE_DEVICE uint64_t pair(uint32_t low, uint32_t high) {
 }
 XTIE_DEVICE uint64_t wide(uint64_t value) { return pair(uint32_t(value >> 32), uint32_t(value)); }
 
-XTIE_DEVICE uint64_t depth_of(const xtie_device_queue *queue) {
-    // depth and mask are one aligned word
-    return port::load(reinterpret_cast<const uint32_t *>(&queue->depth)) & 0xffff;
-}
 template <class T> XTIE_DEVICE T *pointer(T *const *at) {
     return reinterpret_cast<T *>(port::load(reinterpret_cast<const uint64_t *>(at)));
 }
 
+// A queue's memory. Its fields never change: they are read at once, before anything is waited for,
+// as each read alone would take as long as all together.
+struct ring {
+    xtie_device_queue *queue;
+    uint64_t *entries, *completions, *doorbell;
+    uint64_t depth;
+    uint32_t number;
+
+    XTIE_DEVICE explicit ring(xtie_device_queue *queue)
+        : queue(queue), entries(pointer(&queue->entries)),
+          completions(pointer(&queue->completions)), doorbell(pointer(&queue->doorbell)),
+          // depth and mask are one aligned word
+          depth(port::load(reinterpret_cast<const uint32_t *>(&queue->depth)) & 0xffff),
+          number(port::load(&queue->number)) {}
+    XTIE_DEVICE uint64_t *entry(uint64_t index) const {
+        return entries + (index & (depth - 1)) * ENTRY_WORDS;
+    }
+    XTIE_DEVICE uint64_t *completion(uint64_t index) const {
+        return completions + (index & (depth - 1)) * ENTRY_WORDS;
+    }
+};
+
+// How far a queue was when it was looked at.
+struct progress {
+    uint64_t reserved, completed;
+    XTIE_DEVICE explicit progress(const ring &it)
+        : reserved(port::load_relaxed_gpu(&it.queue->reserved)),
+          completed(port::load_relaxed_gpu(&it.queue->completed)) {}
+};
+
 // What has become of the entry `index`, which was reserved. Acquires at system scope.
-XTIE_DEVICE look look_at(xtie_device_queue *queue, uint64_t index) {
-    if (index < port::load_acquire_gpu(&queue->completed)) return DONE;
-    uint64_t *entry = pointer(&queue->completions) + (index & (depth_of(queue) - 1)) * ENTRY_WORDS;
-    uint64_t last = port::load_acquire_system(entry + 7);
+XTIE_DEVICE look look_at(const ring &it, uint64_t index) {
+    if (index < port::load_acquire_gpu(&it.queue->completed)) return DONE;
+    uint64_t last = port::load_acquire_system(it.completion(index) + 7);
     uint8_t opcode = uint8_t(last >> 60);
     uint16_t counter = uint16_t(port::swapped(uint32_t(last >> 32)) >> 16);
     if (opcode == INVALID || int16_t(counter - uint16_t(index)) < 0) return BUSY;
     if (opcode != 0) return ERROR;
     port::fence_system();  // for those who see the index alone
-    port::raise(&queue->completed, index + 1);
+    port::raise(&it.queue->completed, index + 1);
     return DONE;
 }
 
-// Whether `count` entries have room behind `reserved`.
-XTIE_DEVICE look look_for_room(xtie_device_queue *queue, uint64_t reserved, uint64_t count) {
-    uint64_t depth = depth_of(queue);
-    if (reserved + count <= depth) return DONE;
-    uint64_t last = reserved + count - depth - 1;
-    if (last < port::load_relaxed_gpu(&queue->completed)) return DONE;
+// Whether `count` entries have room.
+XTIE_DEVICE look look_for_room(const ring &it, const progress &far, uint64_t count) {
+    if (far.reserved + count <= it.depth) return DONE;
+    uint64_t last = far.reserved + count - it.depth - 1;
+    if (last < far.completed) return DONE;
     // one look at an entry further on spares looks of later calls
-    uint64_t ahead = last + depth / 4;
-    if (ahead < reserved && look_at(queue, ahead) == DONE) return DONE;
-    return look_at(queue, last);
+    uint64_t ahead = last + it.depth / 4;
+    if (ahead < far.reserved && look_at(it, ahead) == DONE) return DONE;
+    return look_at(it, last);
 }
 
 // Takes `count` entries, if there is room now.
-XTIE_DEVICE look reserve(xtie_device_queue *queue, uint64_t count, uint64_t *first) {
-    uint64_t reserved = port::load_relaxed_gpu(&queue->reserved);
+XTIE_DEVICE look reserve(const ring &it, progress far, uint64_t count, uint64_t *first) {
     for (;;) {
-        look room = look_for_room(queue, reserved, count);
+        look room = look_for_room(it, far, count);
         if (room != DONE) return room;
-        uint64_t seen = port::swap_if(&queue->reserved, reserved, reserved + count);
-        if (seen == reserved) break;
-        reserved = seen;
+        uint64_t seen = port::swap_if(&it.queue->reserved, far.reserved, far.reserved + count);
+        if (seen == far.reserved) break;
+        far.reserved = seen;
     }
-    *first = reserved;
+    *first = far.reserved;
     return DONE;
 }
 
 // An entry of a queue that is being written.
 struct entry {
     uint64_t *words;
-    XTIE_DEVICE entry(xtie_device_queue *queue, uint64_t index, uint32_t opcode, uint32_t segments,
-                      bool fenced = false) {
-        words = pointer(&queue->entries) + (index & (depth_of(queue) - 1)) * ENTRY_WORDS;
-        uint32_t number = port::load(&queue->number);
+    XTIE_DEVICE entry(const ring &it, uint64_t index, uint32_t opcode, uint32_t segments,
+                      bool fenced = false)
+        : words(it.entry(index)) {
         port::store_pair(words, pair(uint32_t(index & 0xffff) << 8 | opcode,
-                                     number << 8 | segments),
+                                     it.number << 8 | segments),
                          COMPLETES | (fenced ? FENCED : 0));
     }
     XTIE_DEVICE void remote(uint32_t key, uint64_t offset) const {
@@ -338,19 +360,54 @@ struct entry {
     }
 };
 
-// Announces entries that are written, after all that were taken before. Releases at system scope
-// what this thread has done and seen. Those before are on their way: no thread waits for anything
-// else between taking and announcing.
-XTIE_DEVICE void announce(xtie_device_queue *queue, uint64_t first, uint64_t count) {
+// Entries that a thread has taken and written, and announces after all that were taken before.
+// Those before are on their way: no thread waits for anything else between taking and announcing.
+struct taken {
+    const ring &it;
+    uint64_t first, count;
+
+    // With a fence behind it, this acquires what those before have rung.
+    XTIE_DEVICE bool is_next() const { return port::load_relaxed_gpu(&it.queue->ready) == first; }
+    XTIE_DEVICE void await() const {
+        while (port::load_acquire_gpu(&it.queue->ready) != first) continue;
+    }
+    XTIE_DEVICE void tell() const { port::store_relaxed_system(it.doorbell, first + count); }
+    // Lets those behind tell.
+    XTIE_DEVICE void pass_on() const {
+        port::store_release_gpu(&it.queue->ready, first + count);
+    }
+};
+
+// Announces entries. Releases at system scope what this thread has done and seen.
+XTIE_DEVICE void announce(const taken &entries) {
+    bool is_next = entries.is_next();
     port::fence_system();
-    while (port::load_acquire_gpu(&queue->ready) != first) continue;
-    port::store_relaxed_system(pointer(&queue->doorbell), first + count);
-    port::store_release_gpu(&queue->ready, first + count);
+    if (!is_next) entries.await();
+    entries.tell();
+    entries.pass_on();
 }
 
-XTIE_DEVICE void fill(xtie_device_queue *queue, uint64_t first, uint64_t count) {
-    for (uint64_t at = first; at < first + count; at++) entry(queue, at, NOP, 1);
-    announce(queue, first, count);
+// Announces entries and those of the companion that counts them, behind one fence. Every thread
+// passes its companion on before it waits for the queue, so none waits for another in a circle.
+// Where nobody is before this thread, the host is told of both first: passing on takes as long as
+// the host's answer.
+XTIE_DEVICE void announce(const taken &entries, const taken &companion) {
+    bool is_next = entries.is_next(), companion_is_next = companion.is_next();
+    port::fence_system();
+    if (!companion_is_next) companion.await();
+    if (is_next) entries.tell();
+    companion.tell();
+    companion.pass_on();
+    if (!is_next) {
+        entries.await();
+        entries.tell();
+    }
+    entries.pass_on();
+}
+
+XTIE_DEVICE void fill(const taken &all) {
+    for (uint64_t at = all.first; at < all.first + all.count; at++) entry(all.it, at, NOP, 1);
+    announce(all);
 }
 
 XTIE_DEVICE bool holds(comparison how, uint64_t word, uint64_t value) {
@@ -504,8 +561,7 @@ class window {
     XTIE_DEVICE uint32_t syndrome(ticket it) const {
         namespace port = XTIE_DEVICE_PORT;
         if (ended(it.queue, it.end) != detail::ERROR) return 0;
-        uint64_t at = (it.end - 1) & (detail::depth_of(it.queue) - 1);
-        uint64_t *entry = detail::pointer(&it.queue->completions) + at * detail::ENTRY_WORDS;
+        const uint64_t *entry = detail::ring(it.queue).completion(it.end - 1);
         return uint32_t(port::load_relaxed_system(entry + 6) >> 56);
     }
 
@@ -570,7 +626,7 @@ class window {
 
   private:
     XTIE_DEVICE static detail::look ended(xtie_device_queue *queue, uint64_t end) {
-        return end == 0 ? detail::DONE : detail::look_at(queue, end - 1);
+        return end == 0 ? detail::DONE : detail::look_at(detail::ring(queue), end - 1);
     }
     XTIE_DEVICE bool has_signal(uint32_t id) const {
         return is_usable_ && id < XTIE_DEVICE_PORT::load(&view_->signals_max);
@@ -672,11 +728,11 @@ class window {
 
     // Posts a request by the calling thread.
     XTIE_DEVICE result post(const detail::request &all, ticket &told, uint64_t timeout_ns) const {
-        namespace port = XTIE_DEVICE_PORT;
         if (!is_usable_ || all.rank >= ranks_) return ARGUMENT;
-        const xtie_device_peer *peer = peers_ + all.rank;
-        if (all.signals && all.signal.id >= port::load(&peer->signals)) return ARGUMENT;
-        if (all.counts && !has_counter(all.counter.id)) return ARGUMENT;
+        detail::ring queue(queues_ + all.rank), companion(companions_ + all.rank);
+        const word signal = signal_of(all), counter = counter_of(all);
+        if (all.signals && all.signal.id >= signal.count) return ARGUMENT;
+        if (all.counts && all.counter.id >= counter.count) return ARGUMENT;
         uint64_t pieces = (all.bytes + detail::PIECE_BYTES - 1) / detail::PIECE_BYTES;
         uint64_t count = pieces + (all.signals ? 1 : 0);
         if (count == 0) count = 1;
@@ -687,57 +743,82 @@ class window {
             uint32_t now = left < detail::BATCH ? uint32_t(left) : detail::BATCH;
             bool counts = all.counts && now == left;
             uint64_t first = 0, counts_first = 0;
-            result code = take(all.rank, now, counts, timeout_ns, &first, &counts_first);
+            result code = counts ? take(queue, now, &first, companion, &counts_first, timeout_ns)
+                                 : take(queue, now, &first, timeout_ns);
             if (code != OK) return code;
             if (counted_for >= at && counted_for < at + now) counted_at = first + counted_for - at;
-            if (counts) post_count(all, counted_at, counts_first);
-            post_batch(all, at, pieces, now, first);
-            told.queue = queues_ + all.rank;
+            write_batch(all, queue, signal, at, pieces, now, first);
+            if (counts) {
+                write_count(all, queue.number, counted_at, companion, counter, counts_first);
+                detail::announce({queue, first, now}, {companion, counts_first, 2});
+            } else {
+                detail::announce({queue, first, now});
+            }
+            told.queue = queue.queue;
             told.end = first + now;
             at += now;
         }
         return OK;
     }
 
-    // Takes entries of the queue to a rank, and two of its companion where it counts. A thread that
-    // finds no room gives back what it has before it waits, so that nobody waits for it.
-    XTIE_DEVICE result take(uint32_t rank, uint32_t count, bool counts, uint64_t timeout_ns,
-                            uint64_t *first, uint64_t *counts_first) const {
+    // Words that a call may add to: how many there are, and where the first is.
+    struct word {
+        uint32_t count, key;
+        uint64_t offset;
+    };
+    XTIE_DEVICE word signal_of(const detail::request &all) const {
         namespace port = XTIE_DEVICE_PORT;
-        xtie_device_queue *queue = queues_ + rank, *companion = companions_ + rank;
-        return wait(timeout_ns, false, [=] {
-            if (!counts) return detail::reserve(queue, count, first);
-            uint64_t reserved = port::load_relaxed_gpu(&queue->reserved);
-            detail::look room = detail::look_for_room(queue, reserved, count);
+        if (!all.signals) return {};
+        const xtie_device_peer *peer = peers_ + all.rank;
+        return {port::load(&peer->signals), port::load(&peer->signals_key),
+                port::load(&peer->signals_offset)};
+    }
+    XTIE_DEVICE word counter_of(const detail::request &all) const {
+        namespace port = XTIE_DEVICE_PORT;
+        if (!all.counts) return {};
+        return {port::load(&view_->counters_max), port::load(&view_->counters_key),
+                port::load(&view_->counters_offset)};
+    }
+
+    // Takes entries of a queue.
+    XTIE_DEVICE result take(const detail::ring &queue, uint32_t count, uint64_t *first,
+                            uint64_t timeout_ns) const {
+        return wait(timeout_ns, false, [&] {
+            return detail::reserve(queue, detail::progress(queue), count, first);
+        });
+    }
+
+    // Takes entries of a queue, and two of its companion. A thread that finds no room gives back
+    // what it has before it waits, so that nobody waits for it.
+    XTIE_DEVICE result take(const detail::ring &queue, uint32_t count, uint64_t *first,
+                            const detail::ring &companion, uint64_t *counts_first,
+                            uint64_t timeout_ns) const {
+        return wait(timeout_ns, false, [&] {
+            detail::progress far(queue), counted(companion);
+            detail::look room = detail::look_for_room(queue, far, count);
             if (room != detail::DONE) return room;
-            room = detail::reserve(companion, 2, counts_first);
+            room = detail::reserve(companion, counted, 2, counts_first);
             if (room != detail::DONE) return room;
-            room = detail::reserve(queue, count, first);
-            if (room != detail::DONE) detail::fill(companion, *counts_first, 2);
+            room = detail::reserve(queue, far, count, first);
+            if (room != detail::DONE) detail::fill({companion, *counts_first, 2});
             return room;
         });
     }
 
-    // The companion waits for an entry of the queue, then adds to this rank's counter. Announced
-    // before the queue's entries, as all threads do.
-    XTIE_DEVICE void post_count(const detail::request &all, uint64_t counted_at,
-                                uint64_t first) const {
-        namespace port = XTIE_DEVICE_PORT;
-        xtie_device_queue *queue = queues_ + all.rank, *companion = companions_ + all.rank;
-        detail::entry(companion, first, detail::WAIT, 2).wait(port::load(&queue->number),
-                                                             counted_at);
+    // The companion waits for an entry of the queue, then adds to this rank's counter.
+    XTIE_DEVICE void write_count(const detail::request &all, uint32_t queue, uint64_t counted_at,
+                                 const detail::ring &companion, const word &counter,
+                                 uint64_t first) const {
+        detail::entry(companion, first, detail::WAIT, 2).wait(queue, counted_at);
         detail::entry add(companion, first + 1, detail::FETCH_ADD, 4);
-        add.remote(port::load(&view_->counters_key),
-                   port::load(&view_->counters_offset) + 8 * uint64_t(all.counter.id));
+        add.remote(counter.key, counter.offset + 8 * uint64_t(all.counter.id));
         add.add(all.counter.value, sink_key_);
-        detail::announce(companion, first, 2);
     }
 
     // Entries `at` to `at + count` of a request: pieces of its bytes, then its signal.
-    XTIE_DEVICE void post_batch(const detail::request &all, uint64_t at, uint64_t pieces,
-                                uint32_t count, uint64_t first) const {
-        namespace port = XTIE_DEVICE_PORT;
-        xtie_device_queue *queue = queues_ + all.rank;
+    XTIE_DEVICE void write_batch(const detail::request &all, const detail::ring &queue,
+                                 const word &signal, uint64_t at, uint64_t pieces, uint32_t count,
+                                 uint64_t first) const {
         for (uint32_t i = 0; i < count; i++) {
             if (at + i < pieces) {
                 uint64_t skip = (at + i) * detail::PIECE_BYTES, left = all.bytes - skip;
@@ -746,16 +827,13 @@ class window {
                 move.remote(all.key, all.offset + skip);
                 move.data(all.local_key, all.local_offset + skip, bytes);
             } else if (all.signals) {
-                const xtie_device_peer *peer = peers_ + all.rank;
                 detail::entry add(queue, first + i, detail::FETCH_ADD, 4, all.fenced);
-                add.remote(port::load(&peer->signals_key),
-                           port::load(&peer->signals_offset) + 8 * uint64_t(all.signal.id));
+                add.remote(signal.key, signal.offset + 8 * uint64_t(all.signal.id));
                 add.add(all.signal.value, sink_key_);
             } else {
                 detail::entry(queue, first + i, detail::NOP, 1);
             }
         }
-        detail::announce(queue, first, count);
     }
 
     const xtie_device_view *view_;

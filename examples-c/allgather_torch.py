@@ -213,8 +213,13 @@ def main():
     parser.add_argument("--library", default="libcrosstie.so.0")
     parser.add_argument("--without-nccl", action="store_true")
     arguments = parser.parse_args()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    dist.init_process_group("gloo" if arguments.without_nccl else "nccl")
+    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
+    if arguments.without_nccl:
+        dist.init_process_group("gloo")
+    else:
+        # with its device NCCL's communicator is there at once, as symmetric memory asks
+        dist.init_process_group("nccl", device_id=gpu)
     GLOO = dist.new_group(backend="gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     tensor = torch.zeros(MOST, dtype=torch.uint8, device="cuda")

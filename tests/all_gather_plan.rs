@@ -67,9 +67,9 @@ struct World {
 impl World {
     fn new(teams: Vec<u32>, algorithm: Algorithm, in_place: bool, replays: u32) -> World {
         let words = Words { ranks: teams.len() as u32 };
-        let rank = |_| Rank {
+        let rank = |rank| Rank {
             chunks: vec![Chunk::default(); teams.len()],
-            words: vec![0; words.count() as usize],
+            words: at_rest(words, rank as u32),
             replay: 1,
             op: 0,
             service: Service::default(),
@@ -125,16 +125,16 @@ impl World {
         match op {
             Op::Write(Word::State, _) => self.ranks[rank].is_open = true,
             Op::Write(word, value) => {
+                let is_open = matches!(word, Word::Done { owner, .. } if owner as usize == rank);
+                self.ranks[rank].is_open |= is_open;
                 let word = self.word(rank, word);
-                assert_eq!(*word, 0, "a word that was not taken");
+                assert_eq!(*word == 0, value != 0, "a word that was not put back, or not seen");
                 *word = value;
             }
-            Op::Take(word) => {
-                let word = self.word(rank, word);
-                if *word != 1 {
+            Op::Await(word) => {
+                if *self.word(rank, word) != 1 {
                     return false;
                 }
-                *word = 0;
             }
             Op::CopyOwn => self.write(rank, rank as u32, replay, true),
             Op::Copy { chunk, to } => {
@@ -257,9 +257,19 @@ impl World {
             assert!(idle < 400 * count, "the ranks wait for each other for ever");
         }
         assert!(self.flying.is_empty());
-        let all = self.ranks.iter().flat_map(|rank| rank.words.iter());
-        assert!(all.clone().all(|word| *word == 0), "a word is left");
+        for (at, rank) in self.ranks.iter().enumerate() {
+            assert_eq!(rank.words, at_rest(self.words, at as u32), "a word is left");
+        }
     }
+}
+
+/// The words of a rank between two runs.
+fn at_rest(words: Words, owner: u32) -> Vec<u64> {
+    let mut all = vec![0; words.count() as usize];
+    for by in 0..words.ranks {
+        all[words.at(Word::Done { owner, by }) as usize] = 1;
+    }
+    all
 }
 
 fn teams_of(teams: u32, each: u32) -> Vec<u32> {

@@ -2,14 +2,14 @@
 
 use super::error::GatherError;
 use super::team::Team;
-use crate::collective::program::{BEGUN, ENDED};
+use crate::collective::program::{BEGUN, has_state};
 use crate::collective::{Op, Plan, Word, program};
 use crate::memory::cuda::{Batch, CudaError, Entered, Stream, Words};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// [`Word::State`] of a run that was looked at.
+/// A word that says that a run is under way, once that was looked at.
 const SEEN: u64 = 3;
 
 /// What a request in memory of a GPU has.
@@ -79,7 +79,7 @@ impl Device {
             let word = |word| self.team.device(slot, plan.rank(), word);
             match op {
                 Op::Write(name, value) => post.write(word(name), value)?,
-                Op::Take(name) => post.take(word(name))?,
+                Op::Await(name) => post.wait(word(name))?,
                 Op::CopyOwn => post.copy(own, call.send, call.bytes)?,
                 Op::Copy { chunk, to } => {
                     let offset = u64::from(chunk) * call.bytes;
@@ -107,30 +107,34 @@ impl Device {
     }
 
     /// Whether one run is under way for longer than `patience_ns`.
-    pub fn is_late(&mut self, slot: usize, rank: u32, now_ns: u64, patience_ns: u64) -> bool {
-        let state = self.team.word(slot, rank, Word::State);
-        match state.load(Ordering::Relaxed) {
-            BEGUN => {
-                // A stream that ends the run, or begins another, writes over it.
-                let exchange = (BEGUN, SEEN);
-                let _ = state.compare_exchange(
-                    exchange.0,
-                    exchange.1,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-                self.seen_ns = now_ns;
-                false
-            }
-            SEEN => now_ns.saturating_sub(self.seen_ns) > patience_ns,
-            _ => false,
+    pub fn is_late(&mut self, slot: usize, plan: Plan<'_>, now_ns: u64, patience_ns: u64) -> bool {
+        let (mut is_new, mut is_known) = (false, false);
+        for (word, running) in self.running(slot, plan) {
+            // a stream that ends the run, or begins another, writes over it
+            let seen = word.compare_exchange(running, SEEN, Ordering::Relaxed, Ordering::Relaxed);
+            is_new |= seen.is_ok();
+            is_known |= seen == Err(SEEN);
         }
+        if is_new {
+            self.seen_ns = now_ns;
+        }
+        is_known && now_ns.saturating_sub(self.seen_ns) > patience_ns
     }
 
     /// Whether the stream is in a run.
-    pub fn is_under_way(&self, slot: usize, rank: u32) -> bool {
-        let state = self.team.word(slot, rank, Word::State).load(Ordering::Relaxed);
-        state != 0 && state != ENDED
+    pub fn is_under_way(&self, slot: usize, plan: Plan<'_>) -> bool {
+        let mut all = self.running(slot, plan);
+        all.any(|(word, running)| [running, SEEN].contains(&word.load(Ordering::Relaxed)))
+    }
+
+    /// The words of which one at least has the value beside it while a run is under way.
+    fn running(&self, slot: usize, plan: Plan<'_>) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        let own = plan.rank();
+        let state = has_state(plan).then_some((Word::State, BEGUN));
+        let by_mates = (!has_state(plan)).then(|| plan.mates());
+        let mates = by_mates.into_iter().flatten();
+        let all = state.into_iter().chain(mates.map(move |by| (Word::Done { owner: own, by }, 0)));
+        all.map(move |(word, value)| (self.team.word(slot, own, word), value))
     }
 
     /// The length of a chunk where the stream wants the service to begin.
@@ -168,13 +172,13 @@ impl Post<'_> {
         Ok(())
     }
 
-    fn take(&mut self, at: u64) -> Result<(), CudaError> {
+    fn wait(&mut self, at: u64) -> Result<(), CudaError> {
         self.copies()?;
         if !self.words.take_wait(at, 1) {
             self.words()?;
             self.words.take_wait(at, 1);
         }
-        self.write(at, 0)
+        Ok(())
     }
 
     fn copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {

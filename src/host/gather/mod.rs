@@ -170,8 +170,9 @@ impl Request {
             }
             Err(error) => self.fail(error),
         }
+        let plan = Plan::new(&self.teams, rank, self.algorithm).expect("checked when it was made");
         if let Some(device) = &mut self.device
-            && device.is_late(slot, rank, clock_ns(), self.patience_ns)
+            && device.is_late(slot, plan, clock_ns(), self.patience_ns)
         {
             self.fail(GatherError::Late);
         }
@@ -190,7 +191,7 @@ impl Request {
     }
 
     fn is_under_way(&self, slot: usize) -> bool {
-        let on_stream = |device: &Device| device.is_under_way(slot, self.rank);
+        let on_stream = |device: &Device| device.is_under_way(slot, self.plan());
         self.service.is_running() || self.device.as_ref().is_some_and(on_stream)
     }
 

@@ -136,7 +136,7 @@ impl Team {
         unsafe { AtomicU64::from_ptr(self.memory.start().add(offset).cast()) }
     }
 
-    /// A request begins in a slot: the words of this rank are zero.
+    /// A request begins in a slot: no run is under way.
     pub fn clear(&self, slot: usize, rank: u32) {
         let first = self.offset(slot, rank, Word::Go);
         for at in 0..self.words.count() as usize {
@@ -144,6 +144,9 @@ impl Team {
             let word = unsafe { self.memory.start().add(first + at * 8) };
             // SAFETY: aligned, and only touched by whole words.
             unsafe { AtomicU64::from_ptr(word.cast()) }.store(0, Ordering::Release);
+        }
+        for by in 0..self.words.ranks {
+            self.word(slot, rank, Word::Done { owner: rank, by }).store(1, Ordering::Release);
         }
     }
 }
