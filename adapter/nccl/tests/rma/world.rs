@@ -129,10 +129,18 @@ pub fn start_by(
             .spawn()
             .unwrap()
     };
-    (0..layout.hosts).map(child).collect()
+    let children: Vec<Child> = (0..layout.hosts).map(child).collect();
+    let mut all = SOCKETS_OF.lock().unwrap();
+    all.extend(children.iter().map(|child| (child.id(), sockets.clone())));
+    children
 }
 
+/// Where each process has its sockets.
+static SOCKETS_OF: Mutex<BTreeMap<u32, PathBuf>> = Mutex::new(BTreeMap::new());
+
 pub fn all_succeed(what: &str, children: Vec<Child>) {
+    let all = SOCKETS_OF.lock().unwrap().clone();
+    let sockets: Vec<_> = children.iter().filter_map(|child| all.get(&child.id())).collect();
     for (host, child) in children.into_iter().enumerate() {
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
@@ -140,6 +148,9 @@ pub fn all_succeed(what: &str, children: Vec<Child>) {
         assert!(text.contains("1 passed"), "{what} is no test\n{text}");
         let times = text.lines().filter(|line| line.ends_with(" us"));
         times.for_each(|line| println!("{what}, host {host}: {line}"));
+    }
+    for folder in sockets {
+        let _ = std::fs::remove_dir_all(folder); // another of the same has removed it
     }
 }
 
