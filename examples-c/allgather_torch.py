@@ -186,19 +186,22 @@ def busy_share(work, settle):
     return times[0] / times[1]
 
 
-def nccl_symmetric():
-    """Memory that NCCL's zero-SM AllGather takes, where PyTorch and NCCL have it."""
+def nccl_memory(is_plain):
+    """Memory for NCCL, and its end: what its zero-SM AllGather takes, where both have that."""
+    plain = torch.zeros(MOST, dtype=torch.uint8, device="cuda")
+    if is_plain:
+        return plain, lambda: None
     try:
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
         pool = torch.cuda.MemPool(backend.mem_allocator)
         with torch.cuda.use_mem_pool(pool):
             tensor = torch.zeros(MOST, dtype=torch.uint8, device="cuda")
         backend.register_mem_pool(pool, symm=True)
-        return pool, tensor
+        return tensor, lambda: backend.deregister_mem_pool(pool)
     except (AttributeError, RuntimeError, TypeError) as error:
         if dist.get_rank() == 0:
             print(f"NCCL has no symmetric memory here: {error}")
-        return None, torch.zeros(MOST, dtype=torch.uint8, device="cuda")
+        return plain, lambda: None
 
 
 MOST = 128 << 20
@@ -212,6 +215,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", default="libcrosstie.so.0")
     parser.add_argument("--without-nccl", action="store_true")
+    parser.add_argument("--plain", action="store_true", help="NCCL gets unregistered memory")
     arguments = parser.parse_args()
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(gpu)
@@ -224,7 +228,9 @@ def main():
     rank, ranks = dist.get_rank(), dist.get_world_size()
     tensor = torch.zeros(MOST, dtype=torch.uint8, device="cuda")
     xtie = Crosstie(arguments.library, tensor)
-    pool, theirs = (None, None) if arguments.without_nccl else nccl_symmetric()
+    theirs, end, other = None, lambda: None, None
+    if not arguments.without_nccl:
+        theirs, end = nccl_memory(arguments.plain)
     if rank == 0:
         print(f"{'bytes':>10} {'crosstie':>9} {'graph':>9} {'NCCL':>9} {'graph':>9}   "
               "microseconds, in place")
@@ -252,7 +258,10 @@ def main():
     if rank == 0:
         print(", ".join(words))
         print("every byte verified")
-    del graph, pool
+    # NCCL ends no communicator that a graph holds
+    del graph, other
+    torch.cuda.synchronize()
+    end()
     xtie.close()
     dist.destroy_process_group()
 

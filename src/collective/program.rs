@@ -29,8 +29,8 @@ pub enum Word {
     Go,
     /// A landing is there, and whole. The one behind the last: all puts of this rank have left.
     Landed(u32),
-    /// Whether the AllGather is under way, for who looks whether it hangs. Where this rank has mates
-    /// alone, their [`Word::Done`] say it.
+    /// Whether the AllGather is under way, for who looks whether it hangs. Where this rank has no
+    /// others than mates, their [`Word::Done`] say it.
     State,
 }
 
