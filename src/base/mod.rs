@@ -22,6 +22,7 @@ pub mod slab;
 pub mod sync;
 pub mod text;
 pub mod units;
+#[cfg(not(loom))]
 pub(crate) mod words;
 
 pub use access::{gate, recall, tickets};

@@ -2,6 +2,7 @@
 //! the guest of `tests/vm`: links go down, packets are lost, addresses change.
 #![allow(dead_code)]
 
+#[allow(clippy::duplicate_mod)] // programs that have `verbs_support`, too
 #[path = "../common/verbs_pair.rs"]
 pub mod verbs_pair;
 

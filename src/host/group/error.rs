@@ -25,9 +25,8 @@ said! {
         /// This rank cannot listen.
         Listen(error: ListenError) => "the group cannot listen: {error}",
         /// The bootstrap has failed.
-        Bootstrap(what: BootstrapError) => |f| match what {
-            BootstrapError(code) => write!(f, "the group's bootstrap has failed (code {code})"),
-        },
+        Bootstrap(error: BootstrapError) => |f|
+            write!(f, "the group's bootstrap has failed (code {})", error.0),
         /// What this rank got from that one is not of a group like this: another version of the
         /// library, another number of ranks or windows, or another rank's number.
         Mismatch(rank: u32) =>

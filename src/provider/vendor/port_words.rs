@@ -82,10 +82,9 @@ said! {
     #[derive(Copy, Clone, Eq, PartialEq, Debug)]
     pub enum ErrorReport {
         /// The vendor gave an answer that is none: the whole rail is out of use.
-        Breach(what: Breach) => |f| match what {
-            Breach { entry, why } => {
-                write!(f, "the rail is out of use: of the vendor's {entry}, {why}")
-            }
+        Breach(breach: Breach) => |f| {
+            let Breach { entry, why } = breach;
+            write!(f, "the rail is out of use: of the vendor's {entry}, {why}")
         },
         /// It could not join the peer.
         Peer(error: PeerError) => |f| PortPeerError::Peer(*error).fmt(f),
