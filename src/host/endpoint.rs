@@ -185,8 +185,7 @@ impl Endpoint {
         let regions = DataMrs::carve(&mut block, options.limits.regions_max, salt)?;
         let tables = Tables::carve(&mut block, &options, salt)?;
         let half = block.raw(size_of::<Shared>())?;
-        let shm = options.device.rails().and(environment.rails).shm;
-        let heap = heap_create(&options, shm)?;
+        let heap = heap_create(&options)?;
         let wake = Arc::new(WakeFd::create()?);
         let parts = Parts { salt, options, environment, regions, tables, half, heap, wake };
         match options.device {

@@ -17,7 +17,6 @@ use super::life::lanes::Lanes;
 use super::life::linger::Linger;
 use super::life::vouch::Vouching;
 use super::link_memory::HostMemory;
-use super::log::Level;
 use super::log::event::tell;
 use super::log::network::NetworkEvent;
 use super::log::news::{self, note};
@@ -106,29 +105,23 @@ impl Tables {
     }
 }
 
-pub(super) fn heap_create(
-    options: &Options,
-    shm: bool,
-) -> Result<Option<Arc<SharedHeap>>, OpenError> {
+pub(super) fn heap_create(options: &Options) -> Result<Option<Arc<SharedHeap>>, OpenError> {
     if options.heap_bytes == Bytes::ZERO {
         return Ok(None);
     }
     let regions = options.limits.regions_max as usize;
     let head = shm::board_bytes(options.limits.regions_max + 1);
-    let reserve = options.heap_bytes.as_usize();
-    match SharedHeap::create(c"crosstie-heap", reserve, head, regions + HEAP_SPARE) {
-        Ok(heap) => Ok(Some(Arc::new(heap))),
-        Err(errno) => match probe::shared_memory() {
-            Ok(()) => Err(errno.into()),
-            // as where no heap was asked for: memory of the program's own is sent all the same
-            Err((call, errno)) => {
-                // where peers could be reached by it, a warning says what follows
-                let level = if shm { Level::Info } else { Level::Warning };
-                tell(&NetworkEvent::NoHeap { call, errno, level });
-                Ok(None)
-            }
-        },
-    }
+    let (reserve, allocations) = (options.heap_bytes.as_usize(), regions + HEAP_SPARE);
+    let heap = SharedHeap::create(c"crosstie-heap", reserve, head, allocations);
+    let heap = heap.or_else(|errno| match probe::shared_memory() {
+        Ok(()) => Err(errno),
+        // who sends from there need not know; peers of this host read it by no other rail
+        Err((call, errno)) => {
+            tell(&NetworkEvent::PrivateHeap { call, errno });
+            SharedHeap::private(reserve, allocations)
+        }
+    })?;
+    Ok(Some(Arc::new(heap)))
 }
 
 /// What both kinds of endpoint are put together from.
@@ -290,8 +283,8 @@ impl Parts {
     ) -> Result<RailSet<'static>, OpenError> {
         let (device, limits) = (self.options.device, self.options.limits);
         let set = options::rail_limits(device, &limits);
-        let span =
-            self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
+        let shared = self.heap.as_ref().filter(|heap| heap.is_shared());
+        let span = shared.map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
         let tcp = network.rails.tcp.then(|| {
             let Streams { each, threads, cpus: thread_cpus, .. } = network.streams;
             let call_bytes = self.options.tcp_call_bytes;
