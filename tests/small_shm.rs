@@ -160,8 +160,9 @@ fn any_address_space() {
     for device in [DeviceKind::Host, DeviceKind::SharedMemory] {
         let options = Options { device, heap_bytes: Bytes(64 << 30), ..small(2) };
         let mut enough = None;
-        for room in (8..320).step_by(4) {
-            let most = address_space_bytes() + (room << 20);
+        // by quarters of a MiB where an endpoint hardly opens, by four MiB beyond
+        for room in (12..80).chain((80..1280).step_by(16)) {
+            let most = address_space_bytes() + (room << 18);
             let all = libc::RLIM_INFINITY;
             // SAFETY: structures that are valid for reads; who may raise it again is its own user.
             let limited = |to| unsafe {
@@ -175,14 +176,14 @@ fn any_address_space() {
             limited(all);
             match (said, enough) {
                 (Ok(allocated), _) => {
-                    assert!(allocated, "{device:?}, {room} MiB");
+                    assert!(allocated, "{device:?}, {room} quarters");
                     enough = enough.or(Some(room));
                 }
                 (Err(text), None) => {
-                    assert!(text.contains("ulimit -v"), "{device:?}, {room} MiB: {text}");
+                    assert!(text.contains("ulimit -v"), "{device:?}, {room} quarters: {text}");
                 }
                 (Err(text), Some(enough)) => {
-                    panic!("{device:?} opens with {enough} MiB, and not with {room}: {text}");
+                    panic!("{device:?} opens with {enough} quarters, and not with {room}: {text}");
                 }
             }
         }
@@ -193,7 +194,10 @@ fn any_address_space() {
 /// The heap took what the rest needs, at some sizes between others with which an endpoint opened.
 #[test]
 fn what_opens_in_little_address_space_opens_in_more() {
-    alone("any_address_space");
+    // so that allocations count, too, which end the process where they fail
+    let environment = [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "65536")];
+    let status = roles::start("any_address_space", &environment).finished();
+    assert!(status.success(), "{status}");
 }
 
 /// The kernel says the same as of too many threads.

@@ -33,7 +33,7 @@ use crate::base::units::{Bytes, Span};
 use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Trust, Wake, Watch};
 use crate::fabric::{Domain, MemoryDomain, RailKey};
 use crate::memory::probe::clock_ns;
-use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, probe, wake};
+use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, available, probe, wake};
 use crate::provider::loopback::Loopback;
 use crate::provider::rail_set::RailSet;
 use crate::provider::shm::{self, HeapSpan, RingSizes};
@@ -51,6 +51,22 @@ use std::vec::Vec;
 
 /// Regions that a heap can be cut into besides those that can be registered.
 const HEAP_SPARE: usize = 16;
+
+/// Least address space that is left for what an endpoint allocates and maps in small pieces, and
+/// for a thread's stack of 2 MiB. Rust ends the process where an allocation fails.
+const ROOM_BYTES: u64 = 4 << 20;
+/// The same of each connection: rows of tables, of 3 KiB together.
+const ROOM_BYTES_EACH: u64 = 4096;
+
+/// Refuses what a limit on the address space would end half-way.
+pub(super) fn room_check(options: &Options) -> Result<(), OpenError> {
+    let connections = u64::from(options.limits.connections_max);
+    let needed = ROOM_BYTES + ROOM_BYTES_EACH * connections;
+    if available::address_space_left() < needed {
+        return Err(Errno::NO_MEMORY.into());
+    }
+    Ok(())
+}
 
 /// The tables that data thread and side band share.
 pub(super) struct Tables {
@@ -182,6 +198,8 @@ impl Parts {
         mut network: Network,
         mut rail: RailSet<'static>,
     ) -> Result<Endpoint, OpenError> {
+        // again: buffers of rails were mapped
+        room_check(&self.options)?;
         let limits = self.options.limits;
         let mut fds = rail.wait_fds();
         fds.push(self.wake.fd().as_raw_fd());
