@@ -1,4 +1,4 @@
-//! One mapping shared between processes, backed by an anonymous file; or a private one in its place.
+//! One mapping shared between processes, backed by an anonymous file, or a private one instead.
 
 use super::available;
 use super::errno::Errno;
@@ -305,8 +305,8 @@ impl Drop for ViewMapping {
 }
 
 /// Allocates the whole pages of a range of a mapping, and builds their page tables. The bytes keep
-/// their values. `false`: there is no memory. Kernels before 5.14 have no such call, and a filter may
-/// refuse it: then the first access allocates the pages.
+/// their values. `false`: there is no memory. Kernels before 5.14 have no such call, and a filter
+/// may refuse it: then the first access allocates the pages.
 pub fn allocated(start: *mut u8, length: usize) -> bool {
     let page = super::heap::page_bytes();
     let from = start as usize;
