@@ -14,8 +14,8 @@ use std::sync::Mutex;
 /// TCP within this host, whatever interfaces it has.
 const LOOPBACK: (&str, &str) = ("CROSSTIE_SOCKET_IFNAME", "=lo");
 const LENGTH: usize = 100_000;
-/// How often a peer is connected to.
-const ROUNDS: u64 = 2;
+/// Where messages lie, each time that a peer is connected to.
+const PLACES: [Place; 2] = [Place::Private, Place::Shared];
 
 /// What the kernel refuses: a name, the call, which of its arguments must be what, and its answer.
 type Refusal = (&'static str, libc::c_long, Option<(u32, u32)>, i32);
@@ -76,8 +76,8 @@ fn listen() {
     let (mut line, mut node) = (roles::line(), opened());
     let (listener, handle) = node.shared.listen().expect("a listener");
     line.say(&handle);
-    let into = Memory::new(&node, Place::Private, LENGTH);
-    for round in 0..ROUNDS {
+    for (place, round) in PLACES.into_iter().zip(0..) {
+        let into = Memory::new(&node, place, LENGTH);
         let connection = node.accepted(listener);
         let receive = node.irecv(connection, &[into.incoming(0, LENGTH, 0)]).unwrap();
         assert_eq!(node.wait(receive).result, Ok(()));
@@ -85,6 +85,7 @@ fn listen() {
         line.say_number(rail(&mut node, connection));
         line.hear_number();
         node.disconnect(connection);
+        into.release(&node);
     }
     told(&mut line);
 }
@@ -92,8 +93,8 @@ fn listen() {
 fn connect() {
     let (mut line, mut node) = (roles::line(), opened());
     let handle: [u8; HANDLE_BYTES] = line.hear();
-    let from = Memory::new(&node, Place::Private, LENGTH);
-    for round in 0..ROUNDS {
+    for (place, round) in PLACES.into_iter().zip(0..) {
+        let from = Memory::new(&node, place, LENGTH);
         let attempt = node.shared.connect(&handle).expect("an attempt");
         let connection = node.connected(attempt).expect("a connection");
         from.fill(0, LENGTH, round);
@@ -102,6 +103,7 @@ fn connect() {
         line.say_number(rail(&mut node, connection));
         line.hear_number();
         node.disconnect(connection);
+        from.release(&node);
     }
     told(&mut line);
 }
@@ -130,13 +132,18 @@ fn open_alone() {
     }
 }
 
-/// The device of TCP wants nothing of it.
-fn open_tcp() {
+/// Devices that want nothing of it. Their heap is memory all the same.
+fn open_others() {
     sink_set(Some((keep, 0)));
     refuse();
-    let options = crosstie::host::Options { device: DeviceKind::Tcp, ..small(2) };
-    let node = Node::open(&options);
-    node.shared.listen().expect("a listener");
+    for device in [DeviceKind::Tcp, DeviceKind::Loopback] {
+        let node = Node::open(&crosstie::host::Options { device, ..small(2) });
+        node.shared.listen().expect("a listener");
+        let memory = Memory::new(&node, Place::Shared, LENGTH);
+        memory.fill(0, LENGTH, 1);
+        memory.release(&node);
+    }
+    assert_eq!(*SAID.lock().unwrap(), Vec::<String>::new());
 }
 
 #[test]
@@ -145,7 +152,7 @@ fn role() {
         ("listen", listen),
         ("connect", connect),
         ("open_alone", open_alone),
-        ("open_tcp", open_tcp),
+        ("open_others", open_others),
     ]);
 }
 
@@ -160,7 +167,7 @@ fn between(name: &str, listens: &str, connects: &str) -> (Vec<u64>, [Vec<String>
     let handle: [u8; HANDLE_BYTES] = ends[0].line.hear();
     ends[1].line.say(&handle);
     let mut rails = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in PLACES {
         rails.extend(ends.iter_mut().map(|end| end.line.hear_number()));
         ends.iter_mut().for_each(|end| end.line.say_number(0));
     }
@@ -195,7 +202,7 @@ fn refused(listens: &str, connects: &str) {
             assert_eq!(lines, 0, "{case}");
             continue;
         }
-        assert_eq!(rails, [1; 2 * ROUNDS as usize], "{case}");
+        assert_eq!(rails, [1; 2 * PLACES.len()], "{case}");
         assert_eq!(lines, 1, "{case}");
     }
 }
@@ -225,7 +232,7 @@ fn connector_that_is_refused_after_open_takes_tcp() {
 fn nothing_refused_is_shared_memory() {
     if !host_support::over_tcp() {
         let (rails, said) = between("socket", NEVER, NEVER);
-        assert_eq!((rails, said), (vec![0; 2 * ROUNDS as usize], [vec![], vec![]]));
+        assert_eq!((rails, said), (vec![0; 2 * PLACES.len()], [vec![], vec![]]));
     }
 }
 
@@ -238,11 +245,12 @@ fn where_no_other_rail_is_allowed_open_says_which_call_is_refused() {
     }
 }
 
+/// `xtie_memory_alloc` was refused there.
 #[test]
-fn device_of_tcp_opens_and_listens_all_the_same() {
+fn other_devices_open_listen_and_allocate_all_the_same() {
     for (name, ..) in REFUSALS {
         let environment = [("TEST_REFUSED", name), ("CROSSTIE_RAILS", "tcp"), LOOPBACK];
-        let status = roles::start("open_tcp", &environment).finished();
+        let status = roles::start("open_others", &environment).finished();
         assert!(status.success(), "{name}: {status}");
     }
 }

@@ -25,6 +25,7 @@ fn role() {
         ("connect_without_memory", connect_without_memory),
         ("allocate_without_memory", allocate_without_memory),
         ("little_address_space", little_address_space),
+        ("any_address_space", any_address_space),
         ("small_files", small_files),
         ("no_room_for_a_thread", no_room_for_a_thread),
         ("thread_that_is_refused", thread_that_is_refused),
@@ -33,7 +34,6 @@ fn role() {
         ("open_without_descriptors", open_without_descriptors),
         ("open_host_without_descriptors", open_host_without_descriptors),
         ("wrong_settings", wrong_settings),
-        ("read_only_directory", no_directory),
         ("listen", listen),
         ("listen_beside_thief", listen_beside_thief),
         ("descriptors_thief", descriptors_thief),
@@ -118,11 +118,15 @@ fn limit(which: libc::__rlimit_resource_t, to: u64) {
     assert_eq!(unsafe { libc::setrlimit(which, &limit) }, 0);
 }
 
-/// The reserve of address space shrinks; when even that is too much, the error says so.
-fn little_address_space() {
+fn address_space_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-    limit(libc::RLIMIT_AS, pages * 4096 + (440 << 20));
+    pages * 4096
+}
+
+/// The reserve of address space shrinks; when even that is too much, the error says so.
+fn little_address_space() {
+    limit(libc::RLIMIT_AS, address_space_bytes() + (440 << 20));
     let options = Options { heap_bytes: Bytes(64 << 30), ..small(2) };
     let mut a = Node::open(&options);
     a.shared.allocate(Bytes(4096)).unwrap();
@@ -150,11 +154,55 @@ fn little_address_space_shrinks_the_heap_and_leaves_shared_memory() {
     alone("little_address_space");
 }
 
+/// Opens with more and more room beside what this process has.
+fn any_address_space() {
+    host_support::set("CROSSTIE_SOCKET_IFNAME", "=lo");
+    for device in [DeviceKind::Host, DeviceKind::SharedMemory] {
+        let options = Options { device, heap_bytes: Bytes(64 << 30), ..small(2) };
+        let mut enough = None;
+        // by quarters of a MiB where an endpoint hardly opens, by four MiB beyond
+        for room in (12..80).chain((80..1280).step_by(16)) {
+            let most = address_space_bytes() + (room << 18);
+            let all = libc::RLIM_INFINITY;
+            // SAFETY: structures that are valid for reads; who may raise it again is its own user.
+            let limited = |to| unsafe {
+                let limit = libc::rlimit { rlim_cur: to, rlim_max: all };
+                assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+            };
+            limited(most);
+            let node = Node::try_open(&options);
+            let allocated = node.as_ref().map(|node| node.shared.allocate(Bytes(4096)).is_ok());
+            let said = allocated.map_err(|error| error.to_string());
+            limited(all);
+            match (said, enough) {
+                (Ok(allocated), _) => {
+                    assert!(allocated, "{device:?}, {room} quarters");
+                    enough = enough.or(Some(room));
+                }
+                (Err(text), None) => {
+                    assert!(text.contains("ulimit -v"), "{device:?}, {room} quarters: {text}");
+                }
+                (Err(text), Some(enough)) => {
+                    panic!("{device:?} opens with {enough} quarters, and not with {room}: {text}");
+                }
+            }
+        }
+        assert!(enough.is_some(), "{device:?} never opens");
+    }
+}
+
+/// The heap took what the rest needs, at some sizes between others with which an endpoint opened.
+#[test]
+fn what_opens_in_little_address_space_opens_in_more() {
+    // so that allocations count, too, which end the process where they fail
+    let environment = [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "65536")];
+    let status = roles::start("any_address_space", &environment).finished();
+    assert!(status.success(), "{status}");
+}
+
 /// The kernel says the same as of too many threads.
 fn no_room_for_a_thread() {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-    let most = pages * 4096 + (512 << 10);
+    let most = address_space_bytes() + (512 << 10);
     limit(libc::RLIMIT_AS, most);
     let error = thread::Builder::new().spawn(|| {}).unwrap_err();
     assert_eq!(NoThread::of(&error), NoThread::AddressSpace(most));
@@ -419,20 +467,6 @@ fn wrong_settings() {
 #[test]
 fn absurd_rings_and_heaps_are_refused_and_a_large_heap_shrinks() {
     alone("wrong_settings");
-}
-
-/// Peers of the same network namespace do not need the directory.
-fn no_directory() {
-    host_support::set("CROSSTIE_SHM_DIR", "/nowhere/at/all");
-    works(&mut Node::open(&small(2)), &mut Node::open(&small(2)));
-    host_support::set("CROSSTIE_SHM_DIR", "x".repeat(200));
-    let error = Node::try_open(&small(1)).err();
-    assert_eq!(error, Some(OpenError::Setting("CROSSTIE_SHM_DIR")));
-}
-
-#[test]
-fn absent_directory_is_done_without_and_a_long_one_refused() {
-    alone("read_only_directory");
 }
 
 /// Address, flags and kilobytes of this process's mappings of shared memory of the library's, as

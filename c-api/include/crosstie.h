@@ -702,7 +702,7 @@ typedef struct xtie_endpoint_config {
     // place only while its owner calls the library.
     uint32_t write_ring_bytes;
     // Address space in bytes that xtie_memory_alloc takes from, in whole pages; memory is used as
-    // it is allocated. Below 2^47; where a limit (ulimit -v) has no room for it, it is less. Each
+    // it is allocated. Below 2^47; under a limit (ulimit -v) half of what is left at most. Each
     // peer on this host maps it, too, or reads what lies in it more slowly. Default 64 GiB.
     uint64_t heap_bytes;
     // How long a connect may take, with all addresses that are tried, in milliseconds; default
@@ -1057,7 +1057,7 @@ int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_
 //     XTIE_ERR_STORAGE_IN_USE: an endpoint that is not closed begins there (one that begins
 //     elsewhere in the storage is not looked for, nor are more than 64 remembered);
 //     XTIE_ERR_SETTING, XTIE_ERR_DEVICE_UNAVAILABLE,
-//     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
+//     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE,
 //     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 // Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 int xtie_endpoint_open(void *storage,
@@ -1379,7 +1379,8 @@ int xtie_memory_register_with(struct xtie_endpoint *endpoint,
 int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
 
 // Allocates registered memory that peers on this host read without a system call: the fastest
-// place for messages.
+// place for messages. Where the kernel makes no shared memory (a seccomp filter), it is private
+// memory, and peers are reached by other rails.
 //
 // bytes: its length, not zero. Whole pages are taken for it; messages lie in these bytes alone.
 // data_out: first byte, page-aligned; the memory is zero.
@@ -1388,7 +1389,7 @@ int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *m
 //     heap_bytes is used up, which xtie_endpoint_error tells apart); XTIE_ERR_NO_MEMORY: the
 //     kernel refuses, or less than that is left by what /proc/meminfo says (MemAvailable and
 //     SwapFree) or by the memory limit of a cgroup around the process; XTIE_ERR_MEMORY_KIND: the
-//     endpoint has no heap.
+//     endpoint was opened without a heap.
 // Threads: any. Cost: control path; the pages are really allocated.
 int xtie_memory_alloc(struct xtie_endpoint *endpoint,
                       size_t bytes,

@@ -88,7 +88,7 @@ pub struct xtie_endpoint_config {
     /// place only while its owner calls the library.
     pub write_ring_bytes: u32,
     /// Address space in bytes that xtie_memory_alloc takes from, in whole pages; memory is used as
-    /// it is allocated. Below 2^47; where a limit (ulimit -v) has no room for it, it is less. Each
+    /// it is allocated. Below 2^47; under a limit (ulimit -v) half of what is left at most. Each
     /// peer on this host maps it, too, or reads what lies in it more slowly. Default 64 GiB.
     pub heap_bytes: u64,
     /// How long a connect may take, with all addresses that are tried, in milliseconds; default

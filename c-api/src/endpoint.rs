@@ -28,7 +28,7 @@ use crosstie::host::{Endpoint, OpenError, log};
 ///     XTIE_ERR_STORAGE_IN_USE: an endpoint that is not closed begins there (one that begins
 ///     elsewhere in the storage is not looked for, nor are more than 64 remembered);
 ///     XTIE_ERR_SETTING, XTIE_ERR_DEVICE_UNAVAILABLE,
-///     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
+///     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE,
 ///     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 /// Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 #[unsafe(no_mangle)]

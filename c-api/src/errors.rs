@@ -359,7 +359,6 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         }
         OpenError::Rails | OpenError::Required => XTIE_ERR_NO_RAIL,
         OpenError::Interface | OpenError::InterfaceChoice => XTIE_ERR_INTERFACE,
-        OpenError::Key => XTIE_ERR_KEY_FILE,
         OpenError::VendorRail(_) => XTIE_ERR_VENDOR_RAIL,
         OpenError::Band(BandError::Descriptors(_))
         | OpenError::System(libc::EMFILE | libc::ENFILE) => XTIE_ERR_DESCRIPTORS,

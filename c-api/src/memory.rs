@@ -152,7 +152,8 @@ pub unsafe extern "C" fn xtie_memory_deregister(
 }
 
 /// Allocates registered memory that peers on this host read without a system call: the fastest
-/// place for messages.
+/// place for messages. Where the kernel makes no shared memory (a seccomp filter), it is private
+/// memory, and peers are reached by other rails.
 ///
 /// bytes: its length, not zero. Whole pages are taken for it; messages lie in these bytes alone.
 /// data_out: first byte, page-aligned; the memory is zero.
@@ -161,7 +162,7 @@ pub unsafe extern "C" fn xtie_memory_deregister(
 ///     heap_bytes is used up, which xtie_endpoint_error tells apart); XTIE_ERR_NO_MEMORY: the
 ///     kernel refuses, or less than that is left by what /proc/meminfo says (MemAvailable and
 ///     SwapFree) or by the memory limit of a cgroup around the process; XTIE_ERR_MEMORY_KIND: the
-///     endpoint has no heap.
+///     endpoint was opened without a heap.
 /// Threads: any. Cost: control path; the pages are really allocated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_alloc(

@@ -35,7 +35,6 @@ pub enum KeyError {
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CROSSTIE_KEY_FILE: ")?;
         match self {
             KeyError::Length(bytes) => write!(
                 f,

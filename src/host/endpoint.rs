@@ -19,7 +19,7 @@ use super::life::{join, pairs};
 use super::log::network::VendorOut;
 use super::log::stalls::Stalls;
 use super::machine::{Machine, each};
-use super::parts::{Parts, Tables, heap_create};
+use super::parts::{Parts, Tables, heap_create, room_check};
 use super::shared::{Half, Shared, is_current, is_live};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::descriptor::StandardHeld;
@@ -185,8 +185,8 @@ impl Endpoint {
         let regions = DataMrs::carve(&mut block, options.limits.regions_max, salt)?;
         let tables = Tables::carve(&mut block, &options, salt)?;
         let half = block.raw(size_of::<Shared>())?;
-        let shm = options.device.rails().and(environment.rails).shm;
-        let heap = heap_create(&options, shm)?;
+        let heap = heap_create(&options)?;
+        room_check(&options)?;
         let wake = Arc::new(WakeFd::create()?);
         let parts = Parts { salt, options, environment, regions, tables, half, heap, wake };
         match options.device {

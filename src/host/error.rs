@@ -9,6 +9,7 @@ pub use crate::connect::{AcceptError, ConnectError, ListenError};
 use crate::connect::{SHM_DIR_BYTES_MAX, descriptor_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};
 use crate::memory::Errno;
+use crate::memory::available::address_space_limit;
 use crate::provider::vendor::TableError;
 use crate::transport::limits::LimitsError;
 use core::fmt;
@@ -86,8 +87,7 @@ said! {
         /// be registered.
         Register(error: RegisterError) => |f| match error {
             RegisterError::Kind => f.write_str(
-                "the endpoint was opened without a heap (its options, CROSSTIE_HEAP_BYTES=0, or a \
-                 kernel that makes no shared memory)",
+                "the endpoint was opened without a heap (its options, or CROSSTIE_HEAP_BYTES=0)",
             ),
             RegisterError::Full => f.write_str("regions_max regions are registered already"),
             RegisterError::Range => f.write_str("the range is empty or wraps around"),
@@ -161,8 +161,6 @@ said! {
         InterfaceChoice =>
             "CROSSTIE_SOCKET_IFNAME cannot be understood: list names with commas; ^ or = may \
              stand only in front of the list",
-        /// The file of `CROSSTIE_KEY_FILE` cannot be used.
-        Key => "the file of CROSSTIE_KEY_FILE cannot be used",
         /// A rail of a vendor's that the program gives is none.
         VendorRail(error: VendorRailError) => "a rail of a vendor's: {error}",
         /// The side band could not be opened.
@@ -175,7 +173,7 @@ said! {
             ),
             crate::connect::OpenError::Thread(why) => why.fmt(f),
             crate::connect::OpenError::System(code) => {
-                write!(f, "the side band could not be opened ({})", Errno(*code))
+                write!(f, "the side band could not be opened ({})", Refusal(*code))
             }
             crate::connect::OpenError::HostNumber(code) => write!(
                 f,
@@ -203,8 +201,26 @@ said! {
             libc::ENFILE => {
                 f.write_str("this host may open no more file descriptors (fs.file-max)")
             }
-            code => write!(f, "the kernel refused ({})", Errno(code)),
+            code => write!(f, "the kernel refused ({})", Refusal(code)),
         },
+    }
+}
+
+/// A code of the kernel's, and of want of memory the limit that may be its cause.
+struct Refusal(i32);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Errno(self.0).fmt(f)?;
+        match address_space_limit() {
+            Some(bytes) if self.0 == libc::ENOMEM => write!(
+                f,
+                "; the address space of this process may have {} KiB (ulimit -v), of which the \
+                 heap takes half: raise that, or lower heap_bytes (CROSSTIE_HEAP_BYTES)",
+                bytes / 1024
+            ),
+            Some(_) | None => Ok(()),
+        }
     }
 }
 

@@ -91,7 +91,7 @@ impl LinkMemory for HostMemory {
     }
 
     fn heap(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        let heap = self.heap.as_ref()?;
+        let heap = self.heap.as_ref().filter(|heap| heap.is_shared())?;
         if let Err(errno) = heap.seal() {
             news::not_sealed(errno);
         }

@@ -17,7 +17,6 @@ use super::life::lanes::Lanes;
 use super::life::linger::Linger;
 use super::life::vouch::Vouching;
 use super::link_memory::HostMemory;
-use super::log::Level;
 use super::log::event::tell;
 use super::log::network::NetworkEvent;
 use super::log::news::{self, note};
@@ -34,7 +33,7 @@ use crate::base::units::{Bytes, Span};
 use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Trust, Wake, Watch};
 use crate::fabric::{Domain, MemoryDomain, RailKey};
 use crate::memory::probe::clock_ns;
-use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, probe, wake};
+use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, available, probe, wake};
 use crate::provider::loopback::Loopback;
 use crate::provider::rail_set::RailSet;
 use crate::provider::shm::{self, HeapSpan, RingSizes};
@@ -52,6 +51,22 @@ use std::vec::Vec;
 
 /// Regions that a heap can be cut into besides those that can be registered.
 const HEAP_SPARE: usize = 16;
+
+/// Least address space that is left for what an endpoint allocates and maps in small pieces, and
+/// for a thread's stack of 2 MiB. Rust ends the process where an allocation fails.
+const ROOM_BYTES: u64 = 4 << 20;
+/// The same of each connection: rows of tables, of 3 KiB together.
+const ROOM_BYTES_EACH: u64 = 4096;
+
+/// Refuses what a limit on the address space would end half-way.
+pub(super) fn room_check(options: &Options) -> Result<(), OpenError> {
+    let connections = u64::from(options.limits.connections_max);
+    let needed = ROOM_BYTES + ROOM_BYTES_EACH * connections;
+    if available::address_space_left() < needed {
+        return Err(Errno::NO_MEMORY.into());
+    }
+    Ok(())
+}
 
 /// The tables that data thread and side band share.
 pub(super) struct Tables {
@@ -106,29 +121,23 @@ impl Tables {
     }
 }
 
-pub(super) fn heap_create(
-    options: &Options,
-    shm: bool,
-) -> Result<Option<Arc<SharedHeap>>, OpenError> {
+pub(super) fn heap_create(options: &Options) -> Result<Option<Arc<SharedHeap>>, OpenError> {
     if options.heap_bytes == Bytes::ZERO {
         return Ok(None);
     }
     let regions = options.limits.regions_max as usize;
     let head = shm::board_bytes(options.limits.regions_max + 1);
-    let reserve = options.heap_bytes.as_usize();
-    match SharedHeap::create(c"crosstie-heap", reserve, head, regions + HEAP_SPARE) {
-        Ok(heap) => Ok(Some(Arc::new(heap))),
-        Err(errno) => match probe::shared_memory() {
-            Ok(()) => Err(errno.into()),
-            // as where no heap was asked for: memory of the program's own is sent all the same
-            Err((call, errno)) => {
-                // where peers could be reached by it, a warning says what follows
-                let level = if shm { Level::Info } else { Level::Warning };
-                tell(&NetworkEvent::NoHeap { call, errno, level });
-                Ok(None)
-            }
-        },
-    }
+    let (reserve, allocations) = (options.heap_bytes.as_usize(), regions + HEAP_SPARE);
+    let heap = SharedHeap::create(c"crosstie-heap", reserve, head, allocations);
+    let heap = heap.or_else(|errno| match probe::shared_memory() {
+        Ok(()) => Err(errno),
+        // who sends from there need not know; peers of this host read it by no other rail
+        Err((call, errno)) => {
+            tell(&NetworkEvent::PrivateHeap { call, errno });
+            SharedHeap::private(reserve, allocations)
+        }
+    })?;
+    Ok(Some(Arc::new(heap)))
 }
 
 /// What both kinds of endpoint are put together from.
@@ -189,6 +198,8 @@ impl Parts {
         mut network: Network,
         mut rail: RailSet<'static>,
     ) -> Result<Endpoint, OpenError> {
+        // again: buffers of rails were mapped
+        room_check(&self.options)?;
         let limits = self.options.limits;
         let mut fds = rail.wait_fds();
         fds.push(self.wake.fd().as_raw_fd());
@@ -290,8 +301,8 @@ impl Parts {
     ) -> Result<RailSet<'static>, OpenError> {
         let (device, limits) = (self.options.device, self.options.limits);
         let set = options::rail_limits(device, &limits);
-        let span =
-            self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
+        let shared = self.heap.as_ref().filter(|heap| heap.is_shared());
+        let span = shared.map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
         let tcp = network.rails.tcp.then(|| {
             let Streams { each, threads, cpus: thread_cpus, .. } = network.streams;
             let call_bytes = self.options.tcp_call_bytes;

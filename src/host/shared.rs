@@ -351,7 +351,8 @@ impl Shared {
         })
     }
 
-    /// Allocates shared memory that peers reach without a system call, and registers it.
+    /// Allocates shared memory that peers reach without a system call, and registers it. Where the
+    /// kernel makes no shared memory, it is private.
     ///
     /// *Errors*: `Kind` when the endpoint was opened without a heap, `Full` when the table of
     /// regions is used up, `HeapFull` when its address space is, `Fabric` with the code when the

@@ -6,6 +6,8 @@
 //! memory meanwhile.
 #![forbid(unsafe_code)]
 
+use super::heap::page_bytes;
+use super::space;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -55,6 +57,35 @@ pub fn bytes() -> u64 {
         .lines()
         .filter_map(memory_group)
         .fold(host, |least, (names, path)| least.min(groups_bytes(names, path)))
+}
+
+/// The most address space that this process may have (`ulimit -v`), if there is a limit.
+pub fn address_space_limit() -> Option<u64> {
+    Some(space::limit_bytes()).filter(|bytes| *bytes != u64::MAX)
+}
+
+/// Half of the address space that this process may still map; much without a limit.
+///
+/// What is as large as somebody likes takes this at most. What is as large as it must be (stacks,
+/// buffers, the program's own memory) has the other half. So whether it fits never depends on how
+/// well the larger part fits.
+///
+/// *Cost*: reads one file of the kernel; never calls malloc.
+pub fn address_space_half() -> usize {
+    usize::try_from(address_space_left() / 2).unwrap_or(usize::MAX)
+}
+
+/// The address space that this process may still map; `u64::MAX` without a limit.
+///
+/// *Cost*: as of [`address_space_half`].
+pub fn address_space_left() -> u64 {
+    let Some(limit) = address_space_limit() else { return u64::MAX };
+    let mut text = [0; TEXT_BYTES];
+    let statm = read("/proc/self/statm".as_bytes(), &mut text).unwrap_or("");
+    let pages = statm.split_ascii_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+    // without /proc, what is used is not known
+    let used = pages.unwrap_or(0).saturating_mul(page_bytes() as u64);
+    limit.saturating_sub(used)
 }
 
 /// Available memory and free swap, from `/proc/meminfo`.

@@ -43,7 +43,7 @@ impl Extent {
     }
 }
 
-/// Page-aligned allocations in one mapping that peers map, too.
+/// Page-aligned allocations in one mapping that peers map, too, unless it is private.
 ///
 /// A byte at `start() + offset` here is at `its start + offset` in a peer that maps
 /// [`SharedHeap::fd`]. The first `head_bytes` belong to the creator.
@@ -61,7 +61,7 @@ pub struct SharedHeap {
 }
 
 impl SharedHeap {
-    /// Reserves `reserve_bytes`, or as much of that as the address space allows, and before them
+    /// Reserves `reserve_bytes`, or half of the address space that is left, and before them
     /// `head_bytes`, which it allocates; makes room to account for `allocations_max` allocations.
     pub fn create(
         name: &CStr,
@@ -69,18 +69,33 @@ impl SharedHeap {
         head_bytes: usize,
         allocations_max: usize,
     ) -> Result<SharedHeap, Errno> {
-        let page_bytes = page_bytes();
-        let head_bytes = head_bytes.next_multiple_of(page_bytes);
-        let reserve_bytes = reserve_bytes.min(RESERVE_BYTES_MAX).next_multiple_of(page_bytes);
-        let mapping = reserve(name, head_bytes + reserve_bytes, head_bytes)?;
+        let head_bytes = head_bytes.next_multiple_of(page_bytes());
+        let bytes = head_bytes + wanted(reserve_bytes);
+        let mapping = reserve(bytes, head_bytes, |bytes| SharedMapping::create(name, bytes))?;
         if head_bytes != 0 {
             mapping.populate(0, head_bytes)?;
         }
         // SAFETY: nobody knows the mapping.
         unsafe { mapping.reserve(head_bytes, mapping.length() - head_bytes) }?;
+        Ok(SharedHeap::over(mapping, head_bytes, allocations_max))
+    }
+
+    /// [`SharedHeap::create`] without a head in memory that no peer can map, for where the kernel
+    /// makes no shared memory.
+    pub fn private(reserve_bytes: usize, allocations_max: usize) -> Result<SharedHeap, Errno> {
+        let mapping = reserve(wanted(reserve_bytes), 0, SharedMapping::private)?;
+        Ok(SharedHeap::over(mapping, 0, allocations_max))
+    }
+
+    fn over(mapping: SharedMapping, head_bytes: usize, allocations_max: usize) -> SharedHeap {
         let live = Mutex::new(Vec::with_capacity(allocations_max));
         let (sealed, available) = (AtomicU32::new(0), available::bytes as fn() -> u64);
-        Ok(SharedHeap { mapping, head_bytes, page_bytes, live, sealed, available })
+        SharedHeap { mapping, head_bytes, page_bytes: page_bytes(), live, sealed, available }
+    }
+
+    /// Whether peers can map it.
+    pub fn is_shared(&self) -> bool {
+        self.mapping.is_shared()
     }
 
     /// Allocates `bytes`, rounded up to whole pages. The pages are there when this returns.
@@ -111,9 +126,11 @@ impl SharedHeap {
         if wanted as u64 > (self.available)() {
             return Err(HeapError::System(Errno::NO_MEMORY));
         }
-        let taken = self.mapping.populate(offset, length);
-        if let Err(errno) = taken.and_then(|()| self.mapping.lend(offset, length)) {
+        let lent = self.mapping.lend(offset, length);
+        if let Err(errno) = lent.and_then(|()| self.mapping.populate_lent(offset, length)) {
             let _ = self.mapping.release(offset, length);
+            // SAFETY: nobody knows the range. Where the kernel refuses, it stays as it was.
+            let _ = unsafe { self.mapping.reserve(offset, length) };
             return Err(HeapError::System(errno));
         }
         self.mapping.touch(offset, length);
@@ -122,8 +139,8 @@ impl SharedHeap {
         Ok((unsafe { self.mapping.start().add(offset) }, length))
     }
 
-    /// Gives an allocation's pages back to the system. Once peers can map the heap, zeroes them
-    /// instead and keeps them for later allocations.
+    /// Gives an allocation's pages back to the system. Once peers can map the heap, or if the
+    /// kernel refuses, zeroes them instead and keeps them for later allocations.
     ///
     /// # Safety
     /// - the allocation is no longer used, and a region registered in it has been deregistered.
@@ -133,11 +150,9 @@ impl SharedHeap {
         let found = live.binary_search_by_key(&offset, |extent| extent.offset);
         let position = found.map_err(|_| HeapError::Argument)?;
         let extent = live[position];
-        if self.is_sealed() {
+        if self.is_sealed() || self.mapping.release(extent.offset, extent.length).is_err() {
             // SAFETY: the allocation lies in our mapping, has memory, and is the caller's to give.
             unsafe { self.mapping.start().add(extent.offset).write_bytes(0, extent.length) };
-        } else {
-            self.mapping.release(extent.offset, extent.length).map_err(HeapError::System)?;
         }
         // SAFETY: by this function's contract. Where the kernel refuses, it stays as it was.
         let _ = unsafe { self.mapping.reserve(extent.offset, extent.length) };
@@ -203,11 +218,22 @@ impl SharedHeap {
     }
 }
 
-/// Reserves address space, and less of it where a limit forbids so much.
-fn reserve(name: &CStr, bytes: usize, head_bytes: usize) -> Result<SharedMapping, Errno> {
+/// How much is reserved of what was asked for, in whole pages: half of the address space that is
+/// left is for others.
+fn wanted(reserve_bytes: usize) -> usize {
+    let half = available::address_space_half().max(RESERVE_BYTES_MIN);
+    reserve_bytes.min(RESERVE_BYTES_MAX).min(half).next_multiple_of(page_bytes())
+}
+
+/// Reserves address space by `make`, and less of it where a limit forbids so much.
+fn reserve(
+    bytes: usize,
+    head_bytes: usize,
+    make: impl Fn(usize) -> Result<SharedMapping, Errno>,
+) -> Result<SharedMapping, Errno> {
     let mut bytes = bytes;
     loop {
-        match SharedMapping::create(name, bytes) {
+        match make(bytes) {
             Err(Errno(libc::ENOMEM | libc::EFBIG | libc::EINVAL | libc::EAGAIN))
                 if bytes / 2 >= RESERVE_BYTES_MIN.max(head_bytes) =>
             {
@@ -281,6 +307,24 @@ mod tests {
         heap.available = || 0;
         assert_eq!(heap.allocate(length), Ok((first, length)));
         assert_eq!(heap.allocate(1), Err(HeapError::System(Errno::NO_MEMORY)));
+    }
+
+    /// Where the kernel made no shared memory, there was no heap.
+    #[test]
+    fn private_heap_gives_memory_that_is_zero_and_takes_it_back() {
+        let heap = SharedHeap::private(RESERVE, 8).unwrap();
+        assert!(!heap.is_shared());
+        let (first, length) = heap.allocate(1 << 20).unwrap();
+        let (second, _) = heap.allocate(1).unwrap();
+        assert!(second as usize >= first as usize + length);
+        // SAFETY: ours.
+        unsafe { first.add(5000).write(42) };
+        // SAFETY: nobody uses it.
+        unsafe { heap.free(first) }.unwrap();
+        assert_eq!(heap.allocate(length), Ok((first, length)));
+        // SAFETY: ours.
+        assert_eq!(unsafe { first.add(5000).read() }, 0);
+        assert_eq!(heap.allocate(2 * RESERVE), Err(HeapError::Space));
     }
 
     /// The head took all of a small heap, or was refused with EINVAL.

@@ -1,5 +1,6 @@
-//! One mapping shared between processes, backed by an anonymous file.
+//! One mapping shared between processes, backed by an anonymous file, or a private one instead.
 
+use super::available;
 use super::errno::Errno;
 use super::space::{self, Use};
 use crate::base::descriptor;
@@ -7,7 +8,8 @@ use crate::base::sync::{AtomicUsize, Ordering};
 use core::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// A mapping of an anonymous file. A drop unmaps it and closes the descriptor.
+/// A mapping of an anonymous file, or of none where the kernel makes no such file. A drop unmaps it
+/// and closes the descriptor.
 ///
 /// The file is sealed against shrinking, so that no holder of the descriptor can take the pages
 /// away. After [`SharedMapping::seal_writes`], only its maker can write it. It is in no core dump,
@@ -16,7 +18,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 pub struct SharedMapping {
     start: *mut u8,
     length: usize,
-    fd: OwnedFd,
+    /// `None`: no other process can map it.
+    fd: Option<OwnedFd>,
     /// Nothing from here on was ever handed out by [`SharedMapping::renew`].
     used: AtomicUsize,
 }
@@ -45,7 +48,22 @@ impl SharedMapping {
         Errno::check(unsafe { libc::ftruncate(raw, reserve_bytes as libc::off_t) }.into())?;
         seal(&fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         let start = map_at(&fd, reserve_bytes, Use::Internal)?;
-        Ok(SharedMapping { start, length: reserve_bytes, fd, used: AtomicUsize::new(0) })
+        let (fd, used) = (Some(fd), AtomicUsize::new(0));
+        Ok(SharedMapping { start, length: reserve_bytes, fd, used })
+    }
+
+    /// Reserves `reserve_bytes` of address space without a file, all of it [`Use::Reserved`].
+    ///
+    /// *Errors*: ENOMEM if the address space is limited, EAGAIN if locked memory is.
+    pub(super) fn private(reserve_bytes: usize) -> Result<SharedMapping, Errno> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let start = space::map(-1, reserve_bytes, flags, Use::Reserved)?;
+        Ok(SharedMapping { start, length: reserve_bytes, fd: None, used: AtomicUsize::new(0) })
+    }
+
+    /// Whether other processes can map it.
+    pub(super) fn is_shared(&self) -> bool {
+        self.fd.is_some()
     }
 
     /// From now on only the existing mapping can write the file. Other holders of the descriptor
@@ -56,12 +74,12 @@ impl SharedMapping {
     pub fn seal_writes(&self) -> Result<(), Errno> {
         // not in the C library's list of every platform
         const F_SEAL_FUTURE_WRITE: i32 = 0x10;
-        seal(&self.fd, F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+        seal(self.file(), F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
     }
 
     /// No seal can be added from now on, so that a peer cannot make the file useless.
     pub fn seal_seals(&self) -> Result<(), Errno> {
-        seal(&self.fd, libc::F_SEAL_SEAL)
+        seal(self.file(), libc::F_SEAL_SEAL)
     }
 
     /// Maps a file that another process made, for reading and writing.
@@ -69,7 +87,7 @@ impl SharedMapping {
     /// *Errors*: EINVAL if it is shorter than `bytes`, or its maker could shrink it.
     pub fn from_fd(fd: OwnedFd, bytes: usize) -> Result<SharedMapping, Errno> {
         let (start, length) = map_checked(&fd, bytes, bytes, Use::Internal)?;
-        Ok(SharedMapping { start, length, fd, used: AtomicUsize::new(0) })
+        Ok(SharedMapping { start, length, fd: Some(fd), used: AtomicUsize::new(0) })
     }
 
     /// Allocates the pages of a range.
@@ -78,6 +96,19 @@ impl SharedMapping {
     /// [`SharedMapping::release`] gives them back.
     pub fn populate(&self, offset: usize, length: usize) -> Result<(), Errno> {
         self.fallocate(0, offset, length)
+    }
+
+    /// [`SharedMapping::populate`] of a range that was lent, also without a file, or where the
+    /// kernel refuses the call for files.
+    pub(super) fn populate_lent(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        let at = self.range(offset, length).ok_or(Errno(libc::EINVAL))?;
+        if self.is_shared() {
+            match self.populate(offset, length) {
+                Err(Errno(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EOPNOTSUPP)) => {}
+                result => return result,
+            }
+        }
+        if allocated(at, length) { Ok(()) } else { Err(Errno::NO_MEMORY) }
     }
 
     /// Makes a range read as zero, and allocates `parts` of it. Each part is an offset into the
@@ -105,7 +136,7 @@ impl SharedMapping {
         let end = offset + length;
         let seek = |from: usize, whence| {
             // SAFETY: a call on a descriptor that we own; nobody reads through it by place.
-            let at = unsafe { libc::lseek(self.fd.as_raw_fd(), from as libc::off_t, whence) };
+            let at = unsafe { libc::lseek(self.raw_fd(), from as libc::off_t, whence) };
             Errno::check(at).map(|at| at as usize)
         };
         let mut at = offset;
@@ -153,6 +184,12 @@ impl SharedMapping {
 
     /// Gives the pages of a range back to the system; they read as zero afterwards.
     pub fn release(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        if !self.is_shared() {
+            let at = self.range(offset, length).ok_or(Errno(libc::EINVAL))?;
+            // SAFETY: the range lies in our mapping (`range`); nobody keeps references into it.
+            let result = unsafe { libc::madvise(at.cast(), length, libc::MADV_DONTNEED) };
+            return Errno::check(result.into()).map(|_| ());
+        }
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
     }
 
@@ -163,7 +200,7 @@ impl SharedMapping {
         let end = offset.saturating_add(length);
         let seek = |from: usize, whence| {
             // SAFETY: a call on a descriptor that we own; nobody reads through it by place.
-            let at = unsafe { libc::lseek(self.fd.as_raw_fd(), from as libc::off_t, whence) };
+            let at = unsafe { libc::lseek(self.raw_fd(), from as libc::off_t, whence) };
             // ENXIO: nothing stands behind
             usize::try_from(at).unwrap_or(end).min(end)
         };
@@ -186,10 +223,18 @@ impl SharedMapping {
         self.length
     }
 
-    /// The file, to be handed to a peer.
+    /// The file, to be handed to a peer. *Panics* when there is none.
     pub fn fd(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
-        self.fd.as_fd()
+        self.file().as_fd()
+    }
+
+    fn file(&self) -> &OwnedFd {
+        self.fd.as_ref().expect("private memory is handed to no peer")
+    }
+
+    fn raw_fd(&self) -> i32 {
+        self.file().as_raw_fd()
     }
 
     fn range(&self, offset: usize, length: usize) -> Option<*mut u8> {
@@ -203,7 +248,7 @@ impl SharedMapping {
         loop {
             // SAFETY: a call on a descriptor that we own.
             let result =
-                unsafe { libc::fallocate(self.fd.as_raw_fd(), mode, offset as i64, length as i64) };
+                unsafe { libc::fallocate(self.raw_fd(), mode, offset as i64, length as i64) };
             match Errno::check(result.into()) {
                 Ok(_) => return Ok(()),
                 Err(Errno(libc::EINTR)) => {}
@@ -233,9 +278,9 @@ unsafe impl Send for ViewMapping {}
 unsafe impl Sync for ViewMapping {}
 
 impl ViewMapping {
-    /// Maps a file as [`SharedMapping::from_fd`] does, and closes the descriptor. If the address
-    /// space has no room for `bytes`, only the first `head_bytes` are mapped: see
-    /// [`ViewMapping::length`].
+    /// Maps a file as [`SharedMapping::from_fd`] does, and closes the descriptor. If `bytes` are
+    /// more than half of the address space that is left, only the first `head_bytes` are mapped:
+    /// see [`ViewMapping::length`].
     pub fn new(fd: OwnedFd, bytes: usize, head_bytes: usize) -> Result<ViewMapping, Errno> {
         let (start, length) = map_checked(&fd, bytes, head_bytes, Use::View)?;
         Ok(ViewMapping { start, length })
@@ -260,8 +305,8 @@ impl Drop for ViewMapping {
 }
 
 /// Allocates the whole pages of a range of a mapping, and builds their page tables. The bytes keep
-/// their values. `false`: there is no memory. Kernels before 5.14 have no such call: the first
-/// access allocates the pages.
+/// their values. `false`: there is no memory. Kernels before 5.14 have no such call, and a filter
+/// may refuse it: then the first access allocates the pages.
 pub fn allocated(start: *mut u8, length: usize) -> bool {
     let page = super::heap::page_bytes();
     let from = start as usize;
@@ -275,7 +320,9 @@ pub fn allocated(start: *mut u8, length: usize) -> bool {
         // refuses (madvise(2)).
         let result = unsafe { libc::madvise(at, end - first, libc::MADV_POPULATE_WRITE) };
         match Errno::check(result.into()) {
-            Ok(_) | Err(Errno(libc::EINVAL)) => return true,
+            Ok(_) | Err(Errno(libc::EINVAL | libc::EPERM | libc::EACCES | libc::ENOSYS)) => {
+                return true;
+            }
             Err(Errno(libc::EINTR | libc::EAGAIN)) => {}
             Err(_) => return false,
         }
@@ -323,6 +370,9 @@ fn map_checked(
     let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
     if !sealed || (stat.st_size as u64) < bytes as u64 || is_of_huge_pages(fd)? {
         return Err(Errno(libc::EINVAL));
+    }
+    if head_bytes < bytes && bytes > available::address_space_half() {
+        return Ok((map_at(fd, head_bytes, wanted)?, head_bytes));
     }
     match map_at(fd, bytes, wanted) {
         Err(Errno(libc::ENOMEM | libc::EAGAIN)) if head_bytes < bytes => {

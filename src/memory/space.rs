@@ -48,6 +48,16 @@ pub(super) fn map(
     Ok(start)
 }
 
+/// The most address space that this process may have (`ulimit -v`); `u64::MAX`: any.
+pub(super) fn limit_bytes() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writes for the length of the call.
+    match unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => libc::RLIM_INFINITY,
+    }
+}
+
 /// Changes the use of a range. If the kernel refuses the advice about core dumps, nothing is
 /// reported.
 ///

@@ -282,7 +282,7 @@ pub const DEBUG: Group = Group {
         of(
             "CROSSTIE_SHM_DIR",
             "`/dev/shm`",
-            "path of 60 bytes at most",
+            "absolute path of a directory, 60 bytes at most",
             "A directory that containers of a host share. Sockets in it lead from one to another.",
         ),
         of(
@@ -301,7 +301,7 @@ pub const DEBUG: Group = Group {
         ),
         of(
             "CROSSTIE_HEAP_BYTES",
-            "68719476736 (64 GiB), less where a limit (`ulimit -v`) has no room",
+            "68719476736 (64 GiB); under a limit (`ulimit -v`) half of what is left at most",
             "bytes, below 2^47",
             "Address space for `xtie_memory_alloc`; 0 for none. Each peer of this host maps it, \
              too. See doc/limits.md.",

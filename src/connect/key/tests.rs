@@ -138,7 +138,7 @@ fn files_that_are_no_keys_are_named() {
     assert!(text.contains("mode 644") && text.contains("chmod 600"), "{text}");
     let absent = Key::read(Path::new("/nonexistent/key")).unwrap_err();
     assert_eq!(absent, KeyError::System(libc::ENOENT));
-    assert!(absent.to_string().starts_with("CROSSTIE_KEY_FILE: "), "{absent}");
+    assert!(absent.to_string().starts_with("the file cannot be read: "), "{absent}");
     assert_eq!(Key::read(Path::new("/")).unwrap_err(), KeyError::Kind);
     assert_eq!(Key::read(Path::new("/dev/null")).unwrap_err(), KeyError::Kind);
 }

@@ -4,7 +4,7 @@
 use super::device::{DeviceKind, Rails};
 use super::options::Options;
 use super::ports::Port;
-use super::settings::Environment;
+use super::settings::{Environment, KEY_FILE, Wrong};
 use super::vendor::VendorRail;
 use super::{libfabric, rdma, vendor as vendors};
 use crate::connect::descriptor_limit;
@@ -22,6 +22,7 @@ use crate::wire::hello::{
 };
 use core::fmt::Display;
 use std::format;
+use std::string::ToString;
 use std::vec::Vec;
 
 /// The part of the descriptors that the process may have which are in use when connections get one
@@ -351,10 +352,10 @@ fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {
     match Key::read(path) {
         Ok(key) => Ok(Some(key)),
         Err(error) => {
-            let why = format!("{error}");
-            let why = why.trim_start_matches("CROSSTIE_KEY_FILE: ");
-            tell(&SettingEvent::KeyFile { path, why });
-            Err(OpenError::Key)
+            // it was another one when the settings were read
+            let (name, value) = (KEY_FILE, path.to_string_lossy().into_owned());
+            tell(&SettingEvent::Wrong(&Wrong { name, value, why: error.to_string() }));
+            Err(OpenError::Setting(name))
         }
     }
 }

@@ -10,6 +10,7 @@ use super::values::{
     Reader, cpus, gin_wish, interfaces, log_level, node_id, rails, required, users,
 };
 use crate::base::units::{Bytes, Span};
+use crate::connect::key::Key;
 use crate::connect::{SHM_DIR_BYTES_MAX, STREAMS_MAX, Users};
 use crate::host::error::OpenError;
 use crate::host::log::event::tell;
@@ -23,7 +24,7 @@ use crate::wire::RAILS_MAX;
 use core::ops::RangeInclusive;
 use std::format;
 use std::path::PathBuf;
-use std::string::String;
+use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// The names of all variables, those of RDMA ports and libfabric among them. What they mean is told
@@ -69,6 +70,8 @@ const NAMES: &[&str] = &[
 
 /// Names the rails that must be there.
 pub(in crate::host) const REQUIRED: &str = "CROSSTIE_RAILS_REQUIRED";
+/// Names the file with the key.
+pub(in crate::host) const KEY_FILE: &str = "CROSSTIE_KEY_FILE";
 
 /// What the environment says beside the options.
 #[derive(Clone, Eq, PartialEq, Debug)]
@@ -315,21 +318,31 @@ fn set(all: &Variables, name: &str) -> Option<PathBuf> {
 fn shm_dir(reader: &mut Reader<'_>) -> Option<PathBuf> {
     const NAME: &str = "CROSSTIE_SHM_DIR";
     let path = set(reader.all, NAME)?;
-    if path.as_os_str().len() > SHM_DIR_BYTES_MAX {
+    let why = if path.as_os_str().len() > SHM_DIR_BYTES_MAX {
         let why = "bytes at most, for which the name of a socket has room";
-        reader.refuse(NAME, format!("it may have {SHM_DIR_BYTES_MAX} {why}"));
-        return None;
-    }
-    Some(directory(path))
+        format!("it may have {SHM_DIR_BYTES_MAX} {why}")
+    } else if !path.is_absolute() {
+        "it may be an absolute path".into()
+    } else if !path.is_dir() {
+        "it is no directory".into()
+    } else {
+        return Some(path);
+    };
+    reader.refuse(NAME, why);
+    None
 }
 
-/// The file of the key. A script whose own variable is not set must not open the port without one.
+/// The file of the key, also where there is no key in it: nobody may go on as if none was wanted. A
+/// script whose own variable is not set must not open the port without one.
 fn key_file(reader: &mut Reader<'_>) -> Option<PathBuf> {
-    const NAME: &str = "CROSSTIE_KEY_FILE";
-    if reader.all.get(NAME).is_some_and(|path| path.is_empty()) {
-        reader.refuse(NAME, "it names no file; unset it to have no key");
+    if reader.all.get(KEY_FILE).is_some_and(|path| path.is_empty()) {
+        reader.refuse(KEY_FILE, "it names no file; unset it to have no key");
     }
-    set(reader.all, NAME)
+    let path = set(reader.all, KEY_FILE)?;
+    if let Err(error) = Key::read(&path) {
+        reader.refuse(KEY_FILE, error.to_string());
+    }
+    Some(path)
 }
 
 /// Whether a rail is named among those that may be used, or those that must be there.
@@ -363,15 +376,6 @@ fn of_libfabric(reader: &mut Reader<'_>) -> libfabric::Settings {
     let (settings, complaints) = libfabric::read(|name| all.text(name));
     complaints.into_iter().for_each(|(name, why)| reader.refuse(name, why));
     settings
-}
-
-/// The directory of `CROSSTIE_SHM_DIR`, which is said when it is none: peers of the same network
-/// namespace are reached without.
-fn directory(path: PathBuf) -> PathBuf {
-    if !path.is_dir() {
-        tell(&SettingEvent::ShmDir(&path));
-    }
-    path
 }
 
 /// From the clock's step to a day.

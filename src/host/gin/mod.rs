@@ -85,7 +85,7 @@ said! {
         /// The ranks do not come together.
         Group(error: GroupError) => "{error}",
         /// The shared key cannot be had.
-        Key(error: KeyError) => "{error}",
+        Key(error: KeyError) => "CROSSTIE_KEY_FILE: {error}",
         /// The thread cannot run where `CROSSTIE_GIN_CPUS` says.
         Pin(what: PinError) => |f| match what {
             PinError::Cpu(cpu) => write!(

@@ -23,7 +23,7 @@ pub(in crate::host) enum NetworkEvent<'a> {
     /// The kernel refuses shared memory. `tcp_instead`: peers of this host are reached by TCP.
     NoSharedMemory { call: &'a str, errno: Errno, tcp_instead: bool },
     /// The kernel refuses shared memory for the heap.
-    NoHeap { call: &'a str, errno: Errno, level: Level },
+    PrivateHeap { call: &'a str, errno: Errno },
     /// The choice of interfaces cannot be understood.
     Choice(&'a InterfaceError),
     /// There is no address. `alone`: and no other rail.
@@ -77,7 +77,9 @@ impl fmt::Display for Gone {
 impl Event for NetworkEvent<'_> {
     fn level(&self) -> Level {
         match self {
-            NetworkEvent::NoRailForPorts(level) | NetworkEvent::NoHeap { level, .. } => *level,
+            NetworkEvent::NoRailForPorts(level) => *level,
+            // where that costs a rail, a warning says so
+            NetworkEvent::PrivateHeap { .. } => Level::Info,
             NetworkEvent::Choice(_)
             | NetworkEvent::Lacking { .. }
             | NetworkEvent::NoAddress { alone: true, .. } => Level::Error,
@@ -97,7 +99,7 @@ impl Event for NetworkEvent<'_> {
             NetworkEvent::NoVendorRail
             | NetworkEvent::LibfabricUnused(_)
             | NetworkEvent::NoSharedMemory { .. }
-            | NetworkEvent::NoHeap { .. }
+            | NetworkEvent::PrivateHeap { .. }
             | NetworkEvent::Tentative(_)
             | NetworkEvent::NoRoom { .. } => true,
             NetworkEvent::VendorOut { .. }
@@ -133,10 +135,10 @@ impl fmt::Display for NetworkEvent<'_> {
                      is a seccomp filter of the container or service{then}"
                 )
             }
-            NetworkEvent::NoHeap { call, errno, .. } => write!(
+            NetworkEvent::PrivateHeap { call, errno } => write!(
                 f,
-                "the kernel refuses to make shared memory ({call}: {errno}); the endpoint has no \
-                 heap"
+                "the kernel refuses to make shared memory ({call}: {errno}); the endpoint's heap \
+                 is private memory"
             ),
             NetworkEvent::Choice(error) => error.fmt(f),
             NetworkEvent::NoAddress { why, alone: true } => why.fmt(f),

@@ -5,7 +5,6 @@ use super::Level;
 use super::event::Event;
 use crate::base::words::said;
 use crate::host::choice::values::Wrong;
-use std::path::Path;
 
 said! {
     /// What is to be said of a setting.
@@ -20,41 +19,27 @@ said! {
         TcpRails { wish: u32, most: u32 } =>
             "CROSSTIE_TCP_RAILS={wish} is more than rails_max, {most}, of this endpoint: its \
              connections have {most} at most",
-        /// The directory of path sockets is none.
-        ShmDir(path: &'a Path) => |f| write!(
-            f,
-            "CROSSTIE_SHM_DIR={} is no directory: peers in other network namespaces of this \
-             host are not reached by shared memory",
-            path.display()
-        ),
         /// CPUs are named for no thread.
         TcpThreadCpus =>
             "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
         /// A provider of libfabric's is named where libfabric is left out.
         OfiProvider(provider: &'a str) =>
             "CROSSTIE_OFI_PROVIDER={provider} is ignored: CROSSTIE_RAILS leaves libfabric out",
-        /// The key cannot be had.
-        KeyFile { path: &'a Path, why: &'a str } => |f| write!(
-            f,
-            "CROSSTIE_KEY_FILE={}: {why}; no endpoint opens until that is corrected",
-            path.display()
-        ),
     }
 }
 
 impl Event for SettingEvent<'_> {
     fn level(&self) -> Level {
         match self {
-            SettingEvent::Wrong(_) | SettingEvent::KeyFile { .. } => Level::Error,
+            SettingEvent::Wrong(_) => Level::Error,
             SettingEvent::Unknown { .. }
             | SettingEvent::TcpRails { .. }
-            | SettingEvent::ShmDir(_)
             | SettingEvent::TcpThreadCpus
             | SettingEvent::OfiProvider(_) => Level::Warning,
         }
     }
 
     fn is_once(&self) -> bool {
-        !matches!(self, SettingEvent::Wrong(_) | SettingEvent::KeyFile { .. })
+        !matches!(self, SettingEvent::Wrong(_))
     }
 }

@@ -143,8 +143,7 @@ impl From<&OpenError> for Fault {
             | OpenError::Rails
             | OpenError::Required
             | OpenError::Interface
-            | OpenError::InterfaceChoice
-            | OpenError::Key => Fault::Usage,
+            | OpenError::InterfaceChoice => Fault::Usage,
             OpenError::Band(_) | OpenError::SharedMemory { .. } | OpenError::System(_) => {
                 Fault::System
             }

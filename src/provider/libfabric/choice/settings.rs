@@ -63,7 +63,9 @@ pub const VARIABLES: &[Variable] = &[
         name: "CROSSTIE_OFI_DOMAINS",
         set: |settings, text| {
             let names = text.to_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-            let names = names.filter(|name| !name.is_empty());
+            if names.clone().any(<[u8]>::is_empty) {
+                return Err("a name is missing; it may be names with commas between them".into());
+            }
             settings.domains = names.filter_map(|name| CString::new(name).ok()).collect();
             Ok(())
         },
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(with("CROSSTIE_OFI_PROVIDER", " tcp;ofi_rxm "), expected);
         let domains = vec![c"eth0".to_owned(), c"eth1".to_owned(), c"eth0".to_owned()];
         let expected = Settings { domains, ..base.clone() };
-        assert_eq!(with("CROSSTIE_OFI_DOMAINS", "eth0, eth1,,eth0"), expected);
+        assert_eq!(with("CROSSTIE_OFI_DOMAINS", "eth0, eth1,eth0"), expected);
         let library = Some(c"/opt/lib.so".to_owned());
         let expected = Settings { library, ..base };
         assert_eq!(with("CROSSTIE_OFI_LIBRARY", "/opt/lib.so"), expected);
@@ -132,6 +134,16 @@ mod tests {
             let expected = Settings { silence_max, ..Settings::default() };
             assert_eq!(with("CROSSTIE_OFI_SILENCE_MS", text), expected);
             assert_eq!(Some(expected.config().silence_max), silence_max);
+        }
+    }
+
+    /// It was as if the variable was not set.
+    #[test]
+    fn list_of_domains_without_a_name_is_a_sentence() {
+        for wrong in [",", "eth0,", "eth0,,eth1"] {
+            let of = |name: &str| (name == "CROSSTIE_OFI_DOMAINS").then(|| wrong.to_string());
+            let [(_, why)] = &read(of).1[..] else { panic!("{wrong}") };
+            assert!(why.starts_with("a name is missing"), "{why}");
         }
     }
 
