@@ -7,7 +7,6 @@ mod thread;
 
 use crosstie::hca::entry::{Address, Segment, Work};
 use crosstie::hca::fake_gpu::FakeQueue;
-use crosstie_nccl::abi::Logger;
 use crosstie_nccl::abi::gin::{ConfigV13, ConfigV14};
 use crosstie_nccl::abi::table::Pointer;
 use crosstie_nccl::birth::{gin_v11, gin_v13, gin_v14};
@@ -25,6 +24,9 @@ mod bad_input;
 mod copies;
 #[path = "gin/hosts.rs"]
 mod hosts;
+#[allow(dead_code)] // shared
+#[path = "support/log.rs"]
+mod log;
 #[path = "gin/self_puts.rs"]
 mod self_puts;
 #[path = "../../../tests/common/wait.rs"]
@@ -279,11 +281,9 @@ fn listen(version: usize) -> (Pointer, Pointer, [u8; 128]) {
     let (mut init, mut listener) = (null_mut(), null_mut());
     let mut devices = 0;
     let mut handle = [0u8; 128];
-    // SAFETY: the double's function of this name has this type.
-    let logger: Logger = unsafe { std::mem::transmute(double(c"double_log")) };
     // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     unsafe {
-        assert_eq!(gin_v11::init(&mut init, 0, Some(logger)), 0);
+        assert_eq!(gin_v11::init(&mut init, 0, log::logger()), 0);
         let rc = match version {
             11 => gin_v11::devices::<GIN_V11>(&mut devices),
             13 => gin_v11::devices::<GIN_V13>(&mut devices),

@@ -13,6 +13,8 @@ mod cuda_support;
 mod hosts;
 #[path = "rma/interfaces.rs"]
 mod interfaces;
+#[path = "support/log.rs"]
+mod log;
 #[path = "rma/memory.rs"]
 mod memory;
 #[path = "rma/refused.rs"]

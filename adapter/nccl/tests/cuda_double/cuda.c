@@ -538,16 +538,6 @@ EXPORT int cuIpcCloseMemHandle(uintptr_t start) {
 }
 
 /* NCCL's logger. */
-EXPORT void double_log(int level, unsigned long subsystems, const char *file, int line,
-                       const char *format, ...) {
-    (void)level, (void)subsystems, (void)file, (void)line;
-    va_list values;
-    va_start(values, format);
-    vfprintf(stderr, format, values);
-    va_end(values);
-    fputc('\n', stderr);
-}
-
 #ifndef NO_KERNELS
 EXPORT int cuModuleLoadData(void **module, const void *text) {
     *module = blocks;

@@ -208,22 +208,25 @@ fn sockets() -> Vec<(i32, u16)> {
     all
 }
 
-/// Of what sets two connections up, and of their first rails: these are never cut.
-const LASTING: usize = 3;
 /// Two connections have a second rail.
 const SECOND: usize = 2;
 
+/// Own ports of the second rails that have come into use: this process has dialled them.
+fn second_rails() -> Vec<u16> {
+    let port = |line: String| {
+        let of_second = line.contains(" rail 1 to ") && line.ends_with(", is in use");
+        let (own, _) = line.split_once(" over tcp, ")?.1.split_once(" to ")?;
+        of_second.then(|| own.rsplit_once(':')?.1.parse().ok()).flatten()
+    };
+    log::lines().into_iter().filter_map(port).collect()
+}
+
 /// Ends the second rails, whenever both are there, until `is_over`.
 fn cut(cuts: &AtomicU64, is_over: &AtomicU64) {
-    let mut all = sockets();
-    wait_until("all rails", || {
-        all = sockets();
-        all.len() == LASTING + SECOND
-    });
-    let (lasting, mut cut_last) = (all[..LASTING].to_vec(), Vec::new());
+    let mut cut_last = Vec::new();
     while is_over.load(Ordering::Relaxed) == 0 {
-        let mut second = sockets();
-        second.retain(|socket| !lasting.contains(socket));
+        let (ports, mut second) = (second_rails(), sockets());
+        second.retain(|(_, port)| ports.contains(port));
         if second.len() == SECOND && !second.iter().any(|socket| cut_last.contains(socket)) {
             for (fd, _) in &second {
                 // SAFETY: no pointers, and one of this program's sockets, if not closed by now.

@@ -1,14 +1,15 @@
 //! Ranks: processes that play hosts, and threads in them.
 
 use super::cuda_support::library_path;
+use super::log::logger;
+pub use super::log::{said, vanish_when_it_says};
 use super::memory::{self, Area, Kind};
 use super::table::{ADD, End, Raise, Table};
 pub use super::wait::wait_until;
 use crosstie::base::hash::fnv1a;
-use crosstie_nccl::abi::Logger;
 use crosstie_nccl::abi::table::Pointer;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::ptr::null_mut;
@@ -305,46 +306,6 @@ pub struct Rank {
 }
 
 pub const CONTEXTS: c_int = 2;
-
-/// NCCL's logger, which the plugin calls with a format of one text.
-unsafe extern "C" fn log(
-    _level: c_int,
-    _subsystems: c_ulong,
-    _file: *const c_char,
-    _line: c_int,
-    _format: *const c_char,
-    text: *const c_char,
-) {
-    // SAFETY: a text that ends with a zero.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    eprintln!("{text}");
-    if VANISHES.lock().unwrap().is_some_and(|words| text.contains(words)) {
-        std::process::abort();
-    }
-    LINES.lock().unwrap().push(text);
-}
-
-static VANISHES: Mutex<Option<&str>> = Mutex::new(None);
-
-/// Has this process end when it logs these words.
-pub fn vanish_when_it_says(words: &'static str) {
-    *VANISHES.lock().unwrap() = Some(words);
-}
-
-/// What the ranks of this process have logged.
-static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// How many lines were logged that have these words.
-pub fn said(words: &str) -> usize {
-    LINES.lock().unwrap().iter().filter(|line| line.contains(words)).count()
-}
-
-fn logger() -> Option<Logger> {
-    let log = log as *const c_void;
-    // SAFETY: with Linux's calling conventions of x86-64 and aarch64, pointers are passed alike
-    // whether or not a function takes any number of them.
-    Some(unsafe { std::mem::transmute::<*const c_void, Logger>(log) })
-}
 
 /// Listens, and gathers the handles of all.
 pub fn acquainted(place: Place) -> (Table, Pointer, Pointer, Vec<[u8; 128]>) {
