@@ -4,7 +4,7 @@
 //! | source | used |
 //! | --- | --- |
 //! | netlink ([`super::dump`]) | where the kernel answers |
-//! | ioctl and `/proc` ([`super::listed`]) | where it refuses netlink, as a service's `RestrictAddressFamilies` |
+//! | ioctl and `/proc` ([`super::listed`]) | where it refuses netlink, as for some services |
 //! | `/sys` | where netlink is refused, and only if it shows this network's interfaces |
 
 use super::address::{InterfaceAddress, InterfaceName};
