@@ -412,8 +412,8 @@ fn interfaces_are_found_alike_where_netlink_is_refused() {
 
 /// With a `/sys` of this network the interface below is known, too.
 #[test]
-fn vlan_is_its_nics_however_interfaces_are_listed() {
-    if !may("vlan_is_its_nics_however_interfaces_are_listed") {
+fn macvlan_is_its_nics_however_interfaces_are_listed() {
+    if !may("macvlan_is_its_nics_however_interfaces_are_listed") {
         return;
     }
     let hosts = Hosts::bridged(1);
