@@ -240,6 +240,9 @@ impl Network {
         tell(&NetworkEvent::NoAddress { why, alone: !self.rails.shm });
         if !self.rails.shm {
             return Err(match error {
+                InterfaceError::System(code @ (libc::EMFILE | libc::ENFILE)) => {
+                    OpenError::System(*code)
+                }
                 InterfaceError::System(code) => OpenError::Interfaces(*code),
                 _ => OpenError::Interface,
             });
