@@ -4,7 +4,8 @@
 mod host_support;
 mod namespace_support;
 
-use crosstie::connect::interfaces::{self, InterfaceAddress};
+use crosstie::connect::interfaces::{self, AddressFamily, InterfaceAddress};
+use host_support::deny::deny_where_here;
 use host_support::roles::{self, Process};
 use namespace_support::two::{Log, Two, tcp_sockets};
 use namespace_support::work::{role_connect, role_hub, role_listen, role_open};
@@ -19,6 +20,7 @@ fn role() {
         ("connect", role_connect),
         ("open", role_open),
         ("hub", role_hub),
+        ("device", role_device),
     ]);
 }
 
@@ -255,7 +257,8 @@ fn addresses_that_are_all_in_use_are_named() {
         ["0.0.0.0:40000", "[::]:40000"].map(|at| TcpListener::bind(at).ok())
     });
     let text = opened(&hosts, &[("CROSSTIE_RAILS", "tcp")]);
-    assert!(text.contains(&format!("System({})", libc::EADDRINUSE)), "{text}");
+    let words = "all local ports are in use (net.ipv4.ip_local_port_range)";
+    assert!(text.starts_with("listen ") && text.contains(words), "{text}");
     drop(taken);
     let text = opened(&hosts, &[("CROSSTIE_RAILS", "tcp")]);
     assert!(text.starts_with("listens "), "{text}");
@@ -320,6 +323,123 @@ fn labelled_address_belongs_to_its_interface() {
     assert_eq!(found("=eth0:hsn").expect("one"), both[1..]);
     let left = found("^=eth0").expect("loopback");
     assert!(left.iter().all(|it| it.starts_with("lo ")), "{left:?}");
+}
+
+/// Nine bridges of this host alone, of which each has a port, before the NIC.
+fn behind_bridges() -> Hosts {
+    let bridge = |at| {
+        format!(
+            "link add br{at} type bridge\nlink add p{at} type veth peer name q{at}\n\
+             link set q{at} master br{at}\nlink set p{at} up\nlink set q{at} up\n\
+             link set br{at} up\naddr add 172.17.{at}.1/24 dev br{at}\n"
+        )
+    };
+    let hosts = Hosts::bridged_behind(1, &(1..=9).map(bridge).collect::<String>());
+    for at in 1..=9 {
+        while !hosts.inside(0, || is_running(&format!("br{at}"))) {
+            std::thread::yield_now();
+        }
+    }
+    hosts
+}
+
+/// Whether an interface has a carrier.
+fn is_running(name: &str) -> bool {
+    let all = interfaces::all_addresses().expect("addresses");
+    all.iter().any(|it| it.name.as_str() == name && it.running)
+}
+
+/// Has the kernel refuse netlink to this thread.
+fn netlink_refuse() {
+    let (call, netlink) = (libc::SYS_socket, libc::AF_NETLINK as u32);
+    assert!(deny_where_here(call, 0, netlink, libc::EAFNOSUPPORT), "this system has no filters");
+}
+
+/// They were known from `/sys` alone, which may be absent, or show another network: the NIC's
+/// address, the only one that worked, had no room in the handle.
+#[test]
+fn bridges_are_told_from_nics_where_sysfs_is_of_another_network() {
+    if !may("bridges_are_told_from_nics_where_sysfs_is_of_another_network") {
+        return;
+    }
+    let hosts = behind_bridges();
+    // a thread sees the `/sys` of the test, and so of another network
+    for before in [|| {}, netlink_refuse as fn()] {
+        let found = hosts.inside(0, || {
+            before();
+            interfaces::local_addresses_of(AddressFamily::V4, "").expect("addresses")
+        });
+        assert_eq!((found.len(), found[0].name.as_str()), (10, "eth0"), "{found:?}");
+        let inner = found.iter().filter(|it| it.inner).count();
+        assert_eq!(inner, 9, "{found:?}");
+        let out = interfaces::without_room(&found);
+        assert!(!out.is_empty() && out.iter().all(|it| it.inner), "{out:?}");
+    }
+}
+
+/// `RestrictAddressFamilies=AF_INET AF_INET6` of a service: no endpoint was opened.
+#[test]
+fn interfaces_are_found_alike_where_netlink_is_refused() {
+    if !may("interfaces_are_found_alike_where_netlink_is_refused") {
+        return;
+    }
+    let hosts = Hosts::bridged(1);
+    hosts.ip(
+        0,
+        "addr add 10.79.0.1/20 dev eth0 label eth0:hsn\naddr add 10.77.0.9/24 dev eth0\n\
+         addr add 10.76.0.1 peer 10.76.0.2/32 dev eth0\n\
+         addr add fd79::1/56 dev eth0 nodad preferred_lft 0\n\
+         link add dark type veth peer name bare\nlink set dark up\n\
+         addr add 10.80.0.1/24 dev dark\naddr add 10.81.0.1/24 dev bare\n\
+         link add void type bridge\naddr add 10.82.0.1/24 dev void\n",
+    );
+    // the kernel lists IPv6 addresses in no order, and makes the link-local ones meanwhile
+    let found = |before: fn()| {
+        let mut found = hosts.inside(0, || {
+            before();
+            interfaces::all_addresses().expect("addresses")
+        });
+        found.retain(|it| !it.link_local);
+        found.sort_by_key(|it| (it.ip, it.name.as_str().to_owned()));
+        found
+    };
+    let told = found(|| {});
+    let named = |name: &str| told.iter().filter(|it| it.name.as_str() == name).count();
+    let counts = ["lo", "eth0", "dark", "bare", "void"].map(named);
+    assert!(counts[1] >= 6 && counts[2..].iter().all(|count| *count == 1), "{told:?}");
+    assert_eq!(found(netlink_refuse), told);
+}
+
+/// With a `/sys` of this network the interface below is known, too.
+#[test]
+fn macvlan_is_its_nics_however_interfaces_are_listed() {
+    if !may("macvlan_is_its_nics_however_interfaces_are_listed") {
+        return;
+    }
+    let hosts = Hosts::bridged(1);
+    hosts.ip(
+        0,
+        "link add link eth0 name up0 type macvlan\nlink set up0 up\n\
+         addr add 10.79.0.1/24 dev up0\n",
+    );
+    for refused in ["", "netlink"] {
+        let environment = [("TEST_REFUSED", refused)];
+        let start = Start { environment: &environment, log: None };
+        let mut process = hosts.start(0, "device", start);
+        assert_eq!(process.line.hear_text(), "eth0", "{refused}");
+        assert!(process.finished().success());
+    }
+}
+
+/// Says which device carries `up0`.
+fn role_device() {
+    let mut line = roles::line();
+    if std::env::var("TEST_REFUSED").as_deref() == Ok("netlink") {
+        netlink_refuse();
+    }
+    let found = interfaces::all_addresses().expect("addresses");
+    let up = found.iter().find(|it| it.name.as_str() == "up0").expect("its address");
+    line.say_text(up.device.as_str());
 }
 
 // ---------------------------------------------------------------- what cannot be reached

@@ -19,8 +19,9 @@ const PLACES: [Place; 2] = [Place::Private, Place::Shared];
 
 /// What the kernel refuses: a name, the call, which of its arguments must be what, and its answer.
 type Refusal = (&'static str, libc::c_long, Option<(u32, u32)>, i32);
-const REFUSALS: [Refusal; 8] = [
+const REFUSALS: [Refusal; 9] = [
     ("socket", libc::SYS_socket, Some((0, libc::AF_UNIX as u32)), libc::EAFNOSUPPORT),
+    (INTERNET, libc::SYS_socket, Some((0, libc::AF_UNIX as u32)), libc::EAFNOSUPPORT),
     ("memfd_create", libc::SYS_memfd_create, None, libc::EPERM),
     ("ftruncate", libc::SYS_ftruncate, None, libc::EACCES),
     ("seals", libc::SYS_fcntl, Some((1, libc::F_ADD_SEALS as u32)), libc::EPERM),
@@ -29,6 +30,8 @@ const REFUSALS: [Refusal; 8] = [
     ("fstatfs", libc::SYS_fstatfs, None, libc::ENOSYS),
     ("mmap", libc::SYS_mmap, Some((3, SHARED)), libc::EPERM),
 ];
+/// AF_NETLINK too, as by a service's `RestrictAddressFamilies=AF_INET AF_INET6`.
+const INTERNET: &str = "netlink and socket";
 const SHARED: u32 = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u32;
 /// When it is refused: before the endpoint is opened, or after.
 const NEVER: &str = "never";
@@ -50,7 +53,9 @@ fn refuse() {
         None => deny(call, errno),
         Some((at, value)) => deny_where(call, at, value, errno),
     };
-    assert!(refused, "this system has no filters");
+    let netlink = libc::AF_NETLINK as u32;
+    let both = name != INTERNET || deny_where(call, 0, netlink, errno);
+    assert!(refused && both, "this system has no filters");
 }
 
 /// An end that is refused something, or nothing.
@@ -146,6 +151,27 @@ fn open_others() {
     assert_eq!(*SAID.lock().unwrap(), Vec::<String>::new());
 }
 
+/// It was said that tcp should be allowed, which it was.
+fn open_without_an_interface() {
+    sink_set(Some((keep, 0)));
+    refuse();
+    let error = Node::try_open(&small(2)).err().expect("no rail is left").to_string();
+    assert!(error.contains("(socket") && error.contains("no interface with an address"), "{error}");
+    assert!(!error.contains("allow tcp"), "{error}");
+}
+
+/// Neither netlink nor a socket of the internet: there is no interface to be blamed.
+fn open_without_lists() {
+    sink_set(Some((keep, 0)));
+    for family in [libc::AF_NETLINK, libc::AF_INET, libc::AF_INET6] {
+        assert!(deny_where(libc::SYS_socket, 0, family as u32, libc::EAFNOSUPPORT));
+    }
+    let options = crosstie::host::Options { device: DeviceKind::Tcp, ..small(2) };
+    let error = Node::try_open(&options).err().expect("no rail is left");
+    assert_eq!(error, OpenError::Interfaces(libc::EAFNOSUPPORT));
+    assert!(!error.to_string().contains("CROSSTIE_SOCKET_IFNAME"), "{error}");
+}
+
 #[test]
 fn role() {
     roles::take(&[
@@ -153,6 +179,8 @@ fn role() {
         ("connect", connect),
         ("open_alone", open_alone),
         ("open_others", open_others),
+        ("open_without_an_interface", open_without_an_interface),
+        ("open_without_lists", open_without_lists),
     ]);
 }
 
@@ -253,4 +281,15 @@ fn other_devices_open_listen_and_allocate_all_the_same() {
         let status = roles::start("open_others", &environment).finished();
         assert!(status.success(), "{name}: {status}");
     }
+}
+
+#[test]
+fn rail_that_is_allowed_and_has_no_address_is_not_called_forbidden() {
+    let environment = [("TEST_REFUSED", "socket"), ("CROSSTIE_SOCKET_IFNAME", "=nobodys0")];
+    assert!(roles::start("open_without_an_interface", &environment).finished().success());
+}
+
+#[test]
+fn kernel_that_lists_no_interfaces_is_blamed_for_it() {
+    assert!(roles::start("open_without_lists", &[]).finished().success());
 }

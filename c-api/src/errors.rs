@@ -82,7 +82,7 @@ impl Explain for ListenError {
         match self {
             ListenError::Full => XTIE_ERR_LISTENERS_FULL,
             ListenError::Descriptors(_) => XTIE_ERR_DESCRIPTORS,
-            ListenError::Thread(_) | ListenError::System(_) => XTIE_ERR_SYSTEM,
+            ListenError::Thread(_) | ListenError::Ports | ListenError::System(_) => XTIE_ERR_SYSTEM,
             ListenError::Forked => XTIE_ERR_FORKED,
         }
     }
@@ -91,7 +91,7 @@ impl Explain for ListenError {
         match self {
             ListenError::Descriptors(limit) => descriptors(*limit, text),
             ListenError::System(code) => system("the kernel gave no listening socket", *code, text),
-            ListenError::Thread(why) => write!(text, "{why}"),
+            ListenError::Thread(_) | ListenError::Ports => write!(text, "{self}"),
             ListenError::Full | ListenError::Forked => {
                 text.write_str(self.result().sentence().to_str().unwrap_or(""))
             }
@@ -370,6 +370,7 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
             | BandError::Thread(_)
             | BandError::System(_),
         )
+        | OpenError::Interfaces(_)
         | OpenError::System(_) => XTIE_ERR_SYSTEM,
     }
 }

@@ -37,6 +37,7 @@ said! {
         /// The process may open no more descriptors; its limit.
         Descriptors(limit: u64) =>
             "this process may open no more than {limit} file descriptors (ulimit -n)",
+        Ports => "no listening socket: all local ports are in use (net.ipv4.ip_local_port_range)",
         /// The kernel refused, with its code.
         System(code: i32) => |f| write!(f, "the kernel refused: {}", Errno(*code)),
         /// The side band's thread could not be started again.

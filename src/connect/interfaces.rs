@@ -16,48 +16,33 @@
 //! | the faster interface | | unknown speed |
 #![forbid(unsafe_code)]
 
+mod address;
 mod device;
+mod dump;
+mod listed;
 mod settled;
+mod survey;
 
-use super::ifaddrs::{self, Interface, Survey};
 use super::route::{handle_addresses, handle_socket};
-use crate::base::text::Text;
+use crate::base::errno::Errno;
 use crate::base::words::said;
 use crate::wire::RAILS_MAX;
 use crate::wire::handle::ListenHandle;
 use crate::wire::hello::{AddressHello, AddressList};
+pub use address::{InterfaceAddress, InterfaceName};
 use core::cmp::Reverse;
-use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub use settled::settled_addresses_of;
-use std::path::Path;
 use std::string::String;
 use std::vec::Vec;
+use survey::{Interface, Survey};
 
-/// Longest name of an interface in bytes, with the terminating zero (`IFNAMSIZ`, netdevice(7)).
-const NAME_BYTES_MAX: usize = 16;
 /// The variable that chooses.
 const NAME: &str = "CROSSTIE_SOCKET_IFNAME";
 /// What holds without a choice.
 const CHOICE_DEFAULT: &str = "^docker,lo,virbr";
 /// What then is used in the end: a bridge to virtual machines of this host, and mostly to no other.
 const CHOICE_LAST: &str = "virbr";
-
-/// The name of an interface.
-#[derive(Copy, Clone, Eq, PartialEq)]
-pub struct InterfaceName(Text<NAME_BYTES_MAX>);
-
-impl InterfaceName {
-    /// The name; longer ones than the kernel knows are cut.
-    pub fn new(name: &[u8]) -> InterfaceName {
-        InterfaceName(Text::beginning(name))
-    }
-
-    /// As text; a name that is none is empty.
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
-}
 
 /// Interfaces by name, in an order: those that make one device.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -100,12 +85,6 @@ impl Interfaces {
     }
 }
 
-impl fmt::Debug for InterfaceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// Which addresses are used.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum AddressFamily {
@@ -125,81 +104,6 @@ impl AddressFamily {
             AddressFamily::V4 => ip.is_ipv4(),
             AddressFamily::V6 => ip.is_ipv6(),
         }
-    }
-}
-
-/// One address of this host.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct InterfaceAddress {
-    /// The interface that has it.
-    pub name: InterfaceName,
-    /// Its label, as `eth0:hsn`; mostly the interface's name.
-    pub label: InterfaceName,
-    /// The network device that carries it: of a VLAN, or a bridge of one NIC, that NIC.
-    pub device: InterfaceName,
-    /// The address.
-    pub ip: IpAddr,
-    /// Length of its subnet's prefix in bits, from the netmask.
-    pub prefix_bits: u8,
-    /// Whether the interface is switched on.
-    pub up: bool,
-    /// Whether its driver has what it needs to carry packets, as a cable.
-    pub running: bool,
-    /// Whether it reaches this host alone.
-    pub loopback: bool,
-    /// Whether the address is good on one link only.
-    pub link_local: bool,
-    /// Whether the interface is a bridge of which no port is a NIC: to containers or virtual
-    /// machines of this host.
-    pub inner: bool,
-    /// Whether the address goes away soon: an IPv6 address for privacy, or a deprecated one.
-    pub passing: bool,
-    /// Whether the kernel still looks if another host has the IPv6 address (RFC 4862, 5.4).
-    pub tentative: bool,
-    /// Whether another host has it, so that it cannot be used.
-    pub duplicate: bool,
-    /// Speed of the interface in Mbit/s; 0: not known.
-    pub speed_mbit_s: u32,
-}
-
-impl InterfaceAddress {
-    /// An address of an interface that works, and of which nothing else is known.
-    pub fn new(name: InterfaceName, ip: IpAddr, prefix_bits: u8) -> InterfaceAddress {
-        let link_local = match ip {
-            IpAddr::V4(ip) => ip.is_link_local(),
-            IpAddr::V6(ip) => ip.is_unicast_link_local(),
-        };
-        InterfaceAddress {
-            name,
-            label: name,
-            device: name,
-            ip,
-            prefix_bits,
-            up: true,
-            running: true,
-            loopback: ip.is_loopback(),
-            link_local,
-            inner: false,
-            passing: false,
-            tentative: false,
-            duplicate: false,
-            speed_mbit_s: 0,
-        }
-    }
-
-    /// Whether peers can hardly use it.
-    pub fn is_hard(&self) -> bool {
-        self.inner || self.passing || self.link_local
-    }
-
-    /// As peers are told, with the port at which the side band answers.
-    pub fn hello(&self, port: u16) -> AddressHello {
-        let (ip, family) = match self.ip {
-            IpAddr::V4(ip) => (u128::from(u32::from_le_bytes(ip.octets())), 4),
-            IpAddr::V6(ip) => (u128::from_le_bytes(ip.octets()), 6),
-        };
-        let (prefix_bits, speed_mbit_s) = (self.prefix_bits, self.speed_mbit_s);
-        AddressHello { ip, port, family, prefix_bits, speed_mbit_s }
     }
 }
 
@@ -236,7 +140,12 @@ said! {
         Tentative(addresses: String) =>
             "all addresses are still tentative: the kernel is still checking whether another host \
              has {addresses}",
-        System(code: i32) => "the interfaces cannot be listed (errno {code})",
+        /// The kernel tells of them in neither way, with its code for the first.
+        System(code: i32) => |f| write!(
+            f,
+            "the interfaces cannot be listed: the kernel refuses netlink ({}), and IP sockets",
+            Errno(*code)
+        ),
     }
 }
 
@@ -290,21 +199,7 @@ pub fn all_addresses() -> Result<Vec<InterfaceAddress>, InterfaceError> {
 }
 
 fn survey() -> Result<Survey, InterfaceError> {
-    let system = |error: std::io::Error| InterfaceError::System(error.raw_os_error().unwrap_or(0));
-    let mut found = ifaddrs::interfaces().map_err(system)?;
-    let net = Path::new("/sys/class/net");
-    for address in &mut found.addresses {
-        address.speed_mbit_s = speed_mbit_s(address.name.as_str());
-        (address.device, address.inner) = device::below(net, address.name);
-    }
-    settled::flags_take(&mut found.addresses);
-    Ok(found)
-}
-
-/// What the driver says; virtual interfaces often say nothing, or -1.
-fn speed_mbit_s(name: &str) -> u32 {
-    let text = std::fs::read_to_string(std::format!("/sys/class/net/{name}/speed"));
-    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    survey::survey().map_err(|error| InterfaceError::System(error.raw_os_error().unwrap_or(0)))
 }
 
 /// Why a choice cannot be meant.

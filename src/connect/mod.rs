@@ -49,7 +49,7 @@
 //!
 //! - Nothing allocates between [`Band::open`] and [`Band::close`], on any thread. The one exception
 //!   is the start of the thread after it has ended.
-//! - Kernel calls are in [`os`], [`socket`], [`stream`], [`ifaddrs`], [`netlink`], [`routed`] and
+//! - Kernel calls are in [`os`], [`socket`], [`stream`], [`netdevice`], [`netlink`], [`routed`] and
 //!   [`fork`] only. All other files forbid unsafe code.
 
 mod address;
@@ -71,7 +71,6 @@ mod greeting;
 pub mod group;
 mod handshake;
 mod idle;
-mod ifaddrs;
 pub mod interfaces;
 pub mod key;
 mod lane_dialing;
@@ -81,6 +80,7 @@ mod listener;
 mod listening;
 mod liveness;
 mod memory;
+mod netdevice;
 mod netlink;
 mod note;
 mod os;

@@ -45,7 +45,13 @@ impl<M: LinkMemory> Control<M> {
                 if address::is_out_of_descriptors(&error) {
                     return ListenError::Descriptors(os::descriptor_limit());
                 }
-                ListenError::System(error.raw_os_error().unwrap_or(0))
+                match error.raw_os_error() {
+                    // none was named
+                    Some(libc::EADDRINUSE) if self.config.rails & RAIL_TCP != 0 => {
+                        ListenError::Ports
+                    }
+                    code => ListenError::System(code.unwrap_or(0)),
+                }
             })?;
         }
         let generation = self.listeners[index].generation.acquire();

@@ -157,6 +157,9 @@ said! {
         Interface =>
             "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and the \
              device has no rail but TCP",
+        /// The kernel does not tell which interfaces there are.
+        Interfaces(code: i32) =>
+            "the kernel does not list the interfaces of this host, which TCP needs (errno {code})",
         /// `CROSSTIE_SOCKET_IFNAME` cannot be understood.
         InterfaceChoice =>
             "CROSSTIE_SOCKET_IFNAME cannot be understood: list names with commas; ^ or = may \
@@ -189,12 +192,12 @@ said! {
             call: &'static str,
             /// Its code.
             code: i32,
-        } => |f| write!(
-            f,
-            "the kernel refuses to make shared memory ({call}: {}), and no other rail is \
-             allowed; allow tcp (CROSSTIE_RAILS, or the device host0), or allow the call",
-            Errno(*code)
-        ),
+            /// Whether tcp is allowed and has no address.
+            no_address: bool,
+        } => |f| {
+            write!(f, "the kernel refuses to make shared memory ({call}: {}), and ", Errno(*code))?;
+            f.write_str(if *no_address { NO_ADDRESS } else { NO_OTHER })
+        },
         /// The kernel refused, with its code.
         System(what: i32) => |f| match *what {
             libc::EMFILE => descriptors(descriptor_limit(), f),
@@ -223,6 +226,12 @@ impl fmt::Display for Refusal {
         }
     }
 }
+
+/// Why no other rail takes the place of shared memory.
+const NO_OTHER: &str = "no other rail is allowed; allow tcp (CROSSTIE_RAILS, or the device host0), \
+                        or allow the call";
+const NO_ADDRESS: &str = "tcp, which is allowed, has no interface with an address; the log says \
+                          why";
 
 fn descriptors(limit: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")

@@ -21,6 +21,21 @@ pub fn deny_here(call: libc::c_long, errno: i32) -> bool {
 
 /// As [`deny`], where an argument of the call is `value`: its lower half.
 pub fn deny_where(call: libc::c_long, argument: u32, value: u32, errno: i32) -> bool {
+    deny_where_with(call, argument, value, errno, libc::SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+/// The same in the calling thread alone, and in those that it starts.
+pub fn deny_where_here(call: libc::c_long, argument: u32, value: u32, errno: i32) -> bool {
+    deny_where_with(call, argument, value, errno, 0)
+}
+
+fn deny_where_with(
+    call: libc::c_long,
+    argument: u32,
+    value: u32,
+    errno: i32,
+    flags: libc::c_ulong,
+) -> bool {
     install(
         &mut [
             code(LOAD_NUMBER, 0, 0, NUMBER_AT),
@@ -30,7 +45,7 @@ pub fn deny_where(call: libc::c_long, argument: u32, value: u32, errno: i32) -> 
             code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
             code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
         ],
-        libc::SECCOMP_FILTER_FLAG_TSYNC,
+        flags,
     )
 }
 

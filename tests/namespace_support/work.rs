@@ -53,7 +53,7 @@ pub fn role_open() {
             let families = handle.addresses.map(|address| format!("{:?}", address.family));
             format!("listens {}", families.join(" "))
         }
-        Err(error) => format!("listen {error:?}"),
+        Err(error) => format!("listen {error:?}: {error}"),
     });
 }
 

@@ -1,24 +1,34 @@
-//! Which network device carries an interface, as the kernel's files say.
-//!
-//! *Source*: `netdev_adjacent_sysfs_add` in Linux's `net/core/dev.c`: an interface has a link
-//! `lower_NAME` for each that lies below it in its namespace, as a VLAN, a macvlan, a bond and a
-//! bridge have.
+//! Which network device carries an interface, by how interfaces lie upon each other.
 
-use super::InterfaceName;
+use super::address::InterfaceName;
 use std::path::Path;
+use std::string::String;
 use std::vec::Vec;
 
 /// Interfaces that lie upon each other, as the kernel stacks them (`MAX_NEST_DEV`).
 const STACK_MAX: usize = 8;
 
+/// What is known of an interface's place among the others.
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub name: InterfaceName,
+    /// Those that lie below it in its namespace, as a VLAN, a macvlan, a bond and a bridge have.
+    pub lower: Vec<InterfaceName>,
+    /// Whether it is a bridge.
+    pub bridge: bool,
+    /// Whether it is hardware.
+    pub hardware: bool,
+}
+
 /// The device below an interface, which may be itself, and whether the interface is a bridge of
-/// which no port is a NIC. `net`: where the kernel lists interfaces.
-pub fn below(net: &Path, name: InterfaceName) -> (InterfaceName, bool) {
+/// which no port is a NIC.
+pub fn below(links: &[Link], name: InterfaceName) -> (InterfaceName, bool) {
     let mut device = name;
     for _ in 0..STACK_MAX {
-        let mut lower = lower(net, device);
-        if is_bridge(net, device) {
-            lower.retain(|port| is_nic(net, *port, STACK_MAX));
+        let Some(link) = find(links, device) else { break };
+        let mut lower = link.lower.clone();
+        if link.bridge {
+            lower.retain(|port| is_nic(links, *port, STACK_MAX));
             if lower.is_empty() {
                 return (device, true);
             }
@@ -30,23 +40,42 @@ pub fn below(net: &Path, name: InterfaceName) -> (InterfaceName, bool) {
     (device, false)
 }
 
-fn is_bridge(net: &Path, name: InterfaceName) -> bool {
-    net.join(name.as_str()).join("bridge").exists()
+fn find(links: &[Link], name: InterfaceName) -> Option<&Link> {
+    links.iter().find(|link| link.name == name)
 }
 
 /// Whether an interface is hardware, or lies upon it.
-fn is_nic(net: &Path, name: InterfaceName, depth: usize) -> bool {
-    let on_nic = |below: &InterfaceName| depth > 0 && is_nic(net, *below, depth - 1);
-    net.join(name.as_str()).join("device").exists() || lower(net, name).iter().any(on_nic)
+fn is_nic(links: &[Link], name: InterfaceName, depth: usize) -> bool {
+    let Some(link) = find(links, name) else { return false };
+    let on_nic = |below: &InterfaceName| depth > 0 && is_nic(links, *below, depth - 1);
+    link.hardware || link.lower.iter().any(on_nic)
 }
 
-fn lower(net: &Path, name: InterfaceName) -> Vec<InterfaceName> {
-    let Ok(entries) = std::fs::read_dir(net.join(name.as_str())) else { return Vec::new() };
+/// An interface as the kernel's files say. `net`: the folder where it lists interfaces.
+///
+/// *Source*: `netdev_adjacent_sysfs_add` in Linux's `net/core/dev.c`: an interface has a link
+/// `lower_NAME` for each that lies below it.
+pub fn of_files(net: &Path, name: InterfaceName) -> Link {
+    let folder = net.join(name.as_str());
     let of = |entry: std::fs::DirEntry| {
         let file = entry.file_name();
         Some(InterfaceName::new(file.to_str()?.strip_prefix("lower_")?.as_bytes()))
     };
-    entries.flatten().filter_map(of).collect()
+    let lower = std::fs::read_dir(&folder).into_iter().flatten().flatten().filter_map(of).collect();
+    let has = |file| folder.join(file).exists();
+    Link { name, lower, bridge: has("bridge"), hardware: has("device") }
+}
+
+/// Whether the kernel's files are of the interface that has this number and this hardware address,
+/// and not of another network's that is called the same.
+pub fn is_of_files(net: &Path, name: InterfaceName, number: u32, hardware: [u8; 6]) -> bool {
+    let folder = net.join(name.as_str());
+    let file = |of| std::fs::read_to_string(folder.join(of)).unwrap_or_default();
+    let bytes = hardware.map(|byte| std::format!("{byte:02x}"));
+    // some have longer addresses, and some none
+    let said: Vec<String> = file("address").trim().split(':').map(String::from).collect();
+    let alike = said.iter().zip(&bytes).all(|(said, byte)| said.is_empty() || said == byte);
+    file("ifindex").trim().parse() == Ok(number) && alike
 }
 
 #[cfg(all(test, not(miri)))]
@@ -74,8 +103,11 @@ mod tests {
             std::fs::create_dir_all(net.join(folder)).unwrap();
         }
         let named = |name: &str| InterfaceName::new(name.as_bytes());
+        let entries = std::fs::read_dir(&net).unwrap().flatten();
+        let names = entries.map(|entry| named(entry.file_name().to_str().unwrap()));
+        let links: Vec<Link> = names.map(|name| of_files(&net, name)).collect();
         let is = |name, device, inner| {
-            assert_eq!(below(&net, named(name)), (named(device), inner), "{name}");
+            assert_eq!(below(&links, named(name)), (named(device), inner), "{name}");
         };
         is("eth0", "eth0", false);
         is("eth0.7", "eth0", false);
@@ -86,6 +118,22 @@ mod tests {
         is("veth1", "veth1", false);
         is("nosuch", "nosuch", false);
         is("loop0", "loop0", false);
+        std::fs::remove_dir_all(net).unwrap();
+    }
+
+    #[test]
+    fn files_of_another_networks_interface_of_that_name_are_not_its() {
+        let net = std::env::temp_dir().join(std::format!("xtie-own-{}", std::process::id()));
+        let eth0 = net.join("eth0");
+        std::fs::create_dir_all(&eth0).unwrap();
+        let is_of =
+            |number, hardware| is_of_files(&net, InterfaceName::new(b"eth0"), number, hardware);
+        assert!(!is_of(7, [0; 6]), "there are no files");
+        std::fs::write(eth0.join("ifindex"), "7\n").unwrap();
+        assert!(is_of(7, [0; 6]), "one without a hardware address");
+        std::fs::write(eth0.join("address"), "02:00:00:00:00:0a\n").unwrap();
+        assert!(is_of(7, [2, 0, 0, 0, 0, 10]));
+        assert!(!is_of(8, [2, 0, 0, 0, 0, 10]) && !is_of(7, [2, 0, 0, 0, 0, 11]));
         std::fs::remove_dir_all(net).unwrap();
     }
 }

@@ -209,7 +209,8 @@ impl Network {
         }
         let Err((call, errno)) = probe::shared_memory() else { return Ok(()) };
         if !self.rails.tcp {
-            return Err(OpenError::SharedMemory { call, code: errno.0 });
+            let no_address = self.without_interface;
+            return Err(OpenError::SharedMemory { call, code: errno.0, no_address });
         }
         let tcp_instead = !environment.requires(Rails { shm: true, ..Rails::NONE });
         tell(&NetworkEvent::NoSharedMemory { call, errno, tcp_instead });
@@ -239,7 +240,13 @@ impl Network {
         let why: &dyn Display = gone.as_ref().map_or(error, |gone| gone);
         tell(&NetworkEvent::NoAddress { why, alone: !self.rails.shm });
         if !self.rails.shm {
-            return Err(OpenError::Interface);
+            return Err(match error {
+                InterfaceError::System(code @ (libc::EMFILE | libc::ENFILE)) => {
+                    OpenError::System(*code)
+                }
+                InterfaceError::System(code) => OpenError::Interfaces(*code),
+                _ => OpenError::Interface,
+            });
         }
         self.rails.tcp = false;
         self.without_interface = true;

@@ -114,9 +114,10 @@ impl From<&ListenError> for Fault {
     fn from(error: &ListenError) -> Fault {
         match error {
             ListenError::Full => Fault::Internal,
-            ListenError::Descriptors(_) | ListenError::Thread(_) | ListenError::System(_) => {
-                Fault::System
-            }
+            ListenError::Descriptors(_)
+            | ListenError::Ports
+            | ListenError::Thread(_)
+            | ListenError::System(_) => Fault::System,
             ListenError::Forked => Fault::Usage,
         }
     }
@@ -144,9 +145,10 @@ impl From<&OpenError> for Fault {
             | OpenError::Required
             | OpenError::Interface
             | OpenError::InterfaceChoice => Fault::Usage,
-            OpenError::Band(_) | OpenError::SharedMemory { .. } | OpenError::System(_) => {
-                Fault::System
-            }
+            OpenError::Band(_)
+            | OpenError::SharedMemory { .. }
+            | OpenError::Interfaces(_)
+            | OpenError::System(_) => Fault::System,
         }
     }
 }
