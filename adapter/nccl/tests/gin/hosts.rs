@@ -214,7 +214,8 @@ const SECOND: usize = 2;
 /// Own ports of the second rails that have come into use: this process has dialled them.
 fn second_rails() -> Vec<u16> {
     let port = |line: String| {
-        let of_second = line.contains(" rail 1 to ") && line.ends_with(", is in use");
+        let is_up = line.contains(", is in use") || line.contains(", carries bytes again");
+        let of_second = line.contains(" rail 1 to ") && is_up;
         let (own, _) = line.split_once(" over tcp, ")?.1.split_once(" to ")?;
         of_second.then(|| own.rsplit_once(':')?.1.parse().ok()).flatten()
     };
