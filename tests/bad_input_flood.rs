@@ -118,6 +118,7 @@ fn hello() -> Vec<u8> {
         minor: WIRE_MINOR,
         kind: FrameKind::LinkHello as u16,
         length: 256,
+        sum: 0,
     };
     [&header.encode()[..], &[0x11; 256]].concat()
 }

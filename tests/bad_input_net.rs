@@ -30,7 +30,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// A frame with this body.
 fn frame(kind: u16, major: u16, length: u16, body: &[u8]) -> Vec<u8> {
-    let header = FrameHeader { magic: FRAME_MAGIC, major, minor: WIRE_MINOR, kind, length };
+    let header = FrameHeader { magic: FRAME_MAGIC, major, minor: WIRE_MINOR, kind, length, sum: 0 };
     [&header.encode(), body].concat()
 }
 

@@ -76,7 +76,9 @@ fn the_first_stranger_is_named_by_its_address() {
 
 /// A frame of any kind whose header says any length.
 fn header(major: u16, kind: u16, length: u16) -> Vec<u8> {
-    FrameHeader { magic: FRAME_MAGIC, major, minor: WIRE_MINOR, kind, length }.encode().to_vec()
+    FrameHeader { magic: FRAME_MAGIC, major, minor: WIRE_MINOR, kind, length, sum: 0 }
+        .encode()
+        .to_vec()
 }
 
 #[test]

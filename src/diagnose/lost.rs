@@ -19,6 +19,10 @@ said! {
         /// Messages of the stream, from this number on.
         Stream(number: u32) => "message {number} of the stream",
         Slot(group: u32) => "the slot of group {group}",
+        /// The word that the peer's stream was taken in below this number.
+        Taken(number: u32) => "the word that the peer's stream was taken in below {number}",
+        /// A message that the peer has bound to a receive of that group.
+        Bound(group: u32) => "a message for group {group}",
         /// Stripes of the long message with this number.
         Stripes(number: u32) => "stripes of send {number}",
         /// That long message, whose stripes have come.
@@ -37,17 +41,9 @@ pub struct Missing {
     pub mark: u64,
     /// Which rail.
     pub lane: u8,
-}
-
-impl Missing {
-    /// Whether the answer may stand behind other things that the peer sends on that rail: then it
-    /// is missing only while nothing comes.
-    pub const fn is_answered(&self) -> bool {
-        match self.what {
-            What::Stream(_) | What::Slot(_) => false,
-            What::Stripes(_) | What::Message(_) | What::Word(_) => true,
-        }
-    }
+    /// The rail on which the peer answers it, behind other things: it is missing only while nothing
+    /// comes there. `None`: whatever comes, it is missing.
+    pub answer: Option<u8>,
 }
 
 /// The first thing that is missing on a rail over TCP between two sides, as both say. Where any
@@ -64,7 +60,9 @@ pub fn missing(ours: &StatusHello, theirs: &StatusHello, turn: u8) -> Option<Mis
     }
     let found = in_stream(us, them)
         .or_else(|| in_slots(us, theirs))
+        .or_else(|| in_room(us, theirs))
         .or_else(|| in_long(ours, them, turn))
+        .or_else(|| in_groups(us, them))
         .or_else(|| in_credits(ours, them))?;
     let lane = usize::from(found.lane) % RAILS_MAX;
     let is_tcp = us.lanes_tcp >> lane & 1 == 1;
@@ -74,42 +72,81 @@ pub fn missing(ours: &StatusHello, theirs: &StatusHello, turn: u8) -> Option<Mis
 fn in_stream(us: &Status, them: &Status) -> Option<Missing> {
     let what = What::Stream(them.eager_expected);
     let is_missing = Seq(them.eager_expected).before(Seq(us.eager_number));
-    is_missing.then_some(Missing { what, mark: 0, lane: us.control })
+    is_missing.then_some(Missing { what, mark: 0, lane: us.control, answer: None })
 }
 
 fn in_slots(us: &Status, theirs: &StatusHello) -> Option<Missing> {
     let group = theirs.status.group_next;
-    let is_missing =
-        theirs.send.waits() == Waits::Slot && Seq(us.slots_next).ahead_of(Seq(group)) > 0;
-    is_missing.then_some(Missing { what: What::Slot(group), mark: 0, lane: us.control })
+    let is_written = Seq(us.slots_next).ahead_of(Seq(group)) > 0;
+    let is_missing = match theirs.send.waits() {
+        Waits::Slot => is_written,
+        // it has seen another one than was written: its message has a receive, or those before it
+        // have filled the group
+        Waits::Tag => {
+            let all_in = us.eager_expected == theirs.status.eager_number;
+            let takes = us.group_oldest == group && us.takes(theirs.send.tag as i32);
+            is_written && all_in && (takes || Seq(group).before(Seq(us.group_oldest)))
+        }
+        _ => false,
+    };
+    let what = What::Slot(group);
+    is_missing.then_some(Missing { what, mark: 0, lane: us.control, answer: None })
+}
+
+/// The peer has bound messages to all receives of our oldest group, and of all that has come in its
+/// stream none is for an open one: its tag is another than was sent.
+fn in_groups(us: &Status, them: &Status) -> Option<Missing> {
+    let group = us.group_oldest;
+    let is_open = (0..us.group_count.min(8)).any(|at| us.group_bound >> at & 1 == 0);
+    let all_in = us.eager_expected == them.eager_number;
+    let is_missing = is_open && all_in && Seq(group).before(Seq(them.group_next));
+    let (what, lane) = (What::Bound(group), them.control);
+    is_missing.then_some(Missing { what, mark: 0, lane, answer: None })
+}
+
+/// The peer's send has all but the rail, as it says, and does not leave. What it has not seen is
+/// the keys of a slot or, if short, how much of its stream was taken in: lines on our rail of
+/// control.
+fn in_room(us: &Status, theirs: &StatusHello) -> Option<Missing> {
+    let (them, group) = (&theirs.status, theirs.status.group_next);
+    let what = match Seq(us.slots_next).ahead_of(Seq(group)) > 0 {
+        true => What::Slot(group),
+        false => What::Taken(us.eager_expected),
+    };
+    let mark = u64::from(them.eager_number) << 32 | u64::from(theirs.send.sequence);
+    let answer = Some(them.control);
+    let short = theirs.send.short != 0;
+    let is_missing = theirs.send.waits() == Waits::Room && (short || what == What::Slot(group));
+    is_missing.then_some(Missing { what, mark, lane: us.control, answer })
 }
 
 fn in_long(ours: &StatusHello, them: &Status, turn: u8) -> Option<Missing> {
     let (send, number) = (&ours.send, ours.send.sequence);
     let carrier = (send.rails & ours.status.lanes_tcp).checked_ilog2().map(|lane| lane as u8);
     let mark = send.posted ^ send.written.rotate_left(1);
-    match send.waits() {
-        Waits::Completion => Some(Missing { what: What::Stripes(number), mark, lane: carrier? }),
+    let (what, lane) = match send.waits() {
+        Waits::Completion => (What::Stripes(number), carrier?),
         Waits::Delivery if Seq(number).before(Seq(them.arrived_through)) => {
-            Some(Missing { what: What::Word(number), mark, lane: them.control })
+            (What::Word(number), them.control)
         }
         Waits::Delivery => {
             // its stripes have all been answered
             let up = ours.status.up & ours.status.lanes_tcp;
             let mut lanes = (0..RAILS_MAX as u8).filter(|lane| up >> lane & 1 == 1);
             let lane = lanes.nth(usize::from(turn) % (up.count_ones().max(1) as usize))?;
-            Some(Missing { what: What::Message(number), mark, lane })
+            (What::Message(number), lane)
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some(Missing { what, mark, lane, answer: Some(lane) })
 }
 
 fn in_credits(ours: &StatusHello, them: &Status) -> Option<Missing> {
     let us = &ours.status;
     let is_missing = send_waits(us, &ours.send) == Waits::Credit
         && Seq(them.credits_given).ahead_of(Seq(us.credits_through)) > 0;
-    let what = What::Word(us.credits_through);
-    is_missing.then_some(Missing { what, mark: 0, lane: them.control })
+    let (what, lane) = (What::Word(us.credits_through), them.control);
+    is_missing.then_some(Missing { what, mark: 0, lane, answer: Some(lane) })
 }
 
 #[cfg(test)]
@@ -139,7 +176,7 @@ mod tests {
         us.status.control = 1;
         (us.status.eager_number, them.status.eager_expected) = (7, 5);
         let found = missing(&us, &them, 0).unwrap();
-        assert_eq!((found.what, found.lane, found.is_answered()), (What::Stream(5), 1, false));
+        assert_eq!((found.what, found.lane, found.answer), (What::Stream(5), 1, None));
         them.status.eager_expected = 7;
         (us.status.slots_next, them.status.group_next) = (3, 2);
         assert_eq!(missing(&us, &them, 0), None, "it wants to send nothing");
@@ -147,6 +184,48 @@ mod tests {
         assert_eq!(missing(&us, &them, 0).map(|it| it.what), Some(What::Slot(2)));
         us.status.lanes_tcp = 1;
         assert_eq!(missing(&us, &them, 0), None, "no rail of TCP");
+    }
+
+    #[test]
+    fn slot_is_missing_where_the_peer_sees_another_tag_in_it() {
+        let [mut us, mut them] = sides();
+        (us.status.group_count, us.status.slots_next) = (1, 1);
+        us.status.tag_set(0, 7);
+        (them.send.waits, them.send.tag) = (Waits::Tag as u8, 8);
+        assert_eq!(missing(&us, &them, 0), None, "no receive takes it");
+        them.send.tag = 7;
+        assert_eq!(missing(&us, &them, 0).map(|it| it.what), Some(What::Slot(0)));
+        us.status.group_bound = 1;
+        assert_eq!(missing(&us, &them, 0), None, "another message has the receive");
+        (us.status.group_bound, us.status.group_oldest) = (0, 1);
+        assert_eq!(missing(&us, &them, 0).map(|it| it.what), Some(What::Slot(0)), "it is filled");
+    }
+
+    #[test]
+    fn message_is_missing_where_the_peer_has_bound_one_and_all_that_came_has_another_tag() {
+        let [mut us, mut them] = sides();
+        (us.status.group_count, us.status.slots_next, them.status.group_next) = (1, 1, 1);
+        assert_eq!(missing(&us, &them, 0).map(|it| it.what), Some(What::Bound(0)));
+        us.status.group_bound = 1;
+        assert_eq!(missing(&us, &them, 0), None, "it has come");
+        (us.status.group_bound, them.status.group_next) = (0, 0);
+        assert_eq!(missing(&us, &them, 0), None, "it was not sent");
+    }
+
+    #[test]
+    fn keys_or_a_word_are_missing_where_the_peers_send_waits_for_room_alone() {
+        let [mut us, mut them] = sides();
+        (us.status.control, us.status.slots_next, them.status.group_next) = (1, 3, 2);
+        them.send.waits = Waits::Room as u8;
+        let found = missing(&us, &them, 0).unwrap();
+        assert_eq!((found.what, found.lane, found.answer), (What::Slot(2), 1, Some(0)));
+        them.status.group_next = 3;
+        assert_eq!(missing(&us, &them, 0), None, "a long one waits for a slot");
+        them.send.short = 1;
+        let later = missing(&us, &them, 0).unwrap();
+        assert_eq!((later.what, later.lane), (What::Taken(0), 1));
+        (us.status.eager_expected, them.status.eager_number) = (1, 1);
+        assert_ne!(missing(&us, &them, 0).unwrap().mark, later.mark, "something has left");
     }
 
     #[test]
@@ -162,7 +241,7 @@ mod tests {
         assert_eq!(lanes, [0, 1, 0], "any of them");
         them.status.arrived_through = 5;
         let found = missing(&us, &them, 0).unwrap();
-        assert_eq!((found.what, found.lane, found.is_answered()), (What::Word(4), 0, true));
+        assert_eq!((found.what, found.lane, found.answer), (What::Word(4), 0, Some(0)));
     }
 
     #[test]

@@ -157,7 +157,8 @@ impl Connection {
     #[must_use]
     pub fn acks_raise(&mut self, credits: Seq, delivered: Seq) -> bool {
         self.control.credits.raise(credits);
-        let news = delivered.ahead_of(self.send.delivered_through) > 0;
+        let news = delivered.ahead_of(self.send.delivered_through) > 0
+            && delivered.ahead_of(self.send.number) <= 0; // else the number was changed on the way
         if news {
             self.send.delivered_through = delivered;
         }

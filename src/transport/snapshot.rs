@@ -133,18 +133,9 @@ impl<P: Provider> View<'_, '_, P> {
     /// Changes when something moves on a connection, but for one time in 65,536.
     fn movement(&self, index: usize) -> u16 {
         let c = &self.net.connections[index];
-        let mut sum = 0u32;
+        let mut sum = self.progress(index);
         for number in [
-            c.send.stream.number.0,
-            c.recv.expected.0,
-            c.send.number.0,
-            c.send.delivered_through.0,
-            c.recv.arrived.through().0,
-            c.recv.arrived.mask() as u32,
-            c.control.credits.through.0,
             c.control.credits.consumed.0,
-            c.send.cursor.group.0,
-            c.recv.oldest.0,
             c.control.lines.seen,
             c.control.report.seen,
             u32::from(c.rails.up),
@@ -156,13 +147,40 @@ impl<P: Provider> View<'_, '_, P> {
         for send in self.sends.records[first..end].iter().filter(|send| send_is_open(send)) {
             sum = mix(mix(sum, send.posted), send.written);
         }
+        (sum ^ sum >> 16) as u16
+    }
+
+    /// Changes when messages of a connection get further, nearly always: not by what a lane's
+    /// failure takes back or says again.
+    pub fn progress(&self, index: usize) -> u32 {
+        let c = &self.net.connections[index];
+        let mut sum = 0u32;
+        for number in [
+            c.send.stream.number.0,
+            c.recv.expected.0,
+            c.send.number.0,
+            c.send.delivered_through.0,
+            c.recv.arrived.through().0,
+            c.recv.arrived.mask() as u32,
+            c.control.credits.through.0,
+            c.send.cursor.group.0,
+            c.recv.oldest.0,
+        ] {
+            sum = mix(sum, number.into());
+        }
+        let first = self.net.send_at(index, 0);
+        let end = first + self.net.limits.requests_max as usize;
+        if c.rails.fails_over() {
+            let open = (first..end).filter(|at| send_is_open(&self.sends.records[*at]));
+            sum = open.fold(sum, |sum, at| mix(sum, self.sends.arrived_of(self.net, at)));
+        }
         for at in (first..end).filter(|at| group_is_open(&self.recvs.groups[*at])) {
             let group = &self.recvs.groups[at];
             sum = mix(sum, u64::from(group.bound) << 8 | u64::from(group.done));
             let receives = self.recvs.receives_of(at, group.count);
             sum = receives.fold(sum, |sum, receive| mix(sum, receive.stripes));
         }
-        (sum ^ sum >> 16) as u16
+        sum
     }
 
     /// One of the open requests of a connection: `at` goes over the records, sends first, to twice
@@ -204,8 +222,15 @@ impl<P: Provider> View<'_, '_, P> {
                 true => Seq(request.sequence).before(Seq(place.sequence)),
                 false => self.net.connections[index].send.queue.head == Some(request.record),
             };
-            let older = request.age_ms > place.age_ms || request.age_ms == place.age_ms && first;
-            if place.waits == 0 || older {
+            // what waits for a tag may do so for good, and hide one that has lost something
+            let (hides, is_hidden) =
+                (request.waits() == Waits::Tag, request.waits() == Waits::Room);
+            let ahead = match place.waits() {
+                Waits::Tag if is_hidden => true,
+                Waits::Room if hides => false,
+                _ => request.age_ms > place.age_ms || request.age_ms == place.age_ms && first,
+            };
+            if place.waits == 0 || ahead {
                 *place = request;
             }
         }
@@ -372,7 +397,7 @@ impl<P: Provider> View<'_, '_, P> {
             };
         }
         if c.send.cursor.count == 0 {
-            let short = c.send.is_short(send.length);
+            let short = self.net.is_short(index, send.region, send.length);
             return match head {
                 false => Waits::Turn,
                 true if short && !credit => Waits::Credit,

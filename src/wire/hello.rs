@@ -10,6 +10,7 @@ use super::pair::{LaneEnd, PairHello, PortList};
 pub use super::ping::PingHello;
 use super::status::{StatusAsk, StatusHello};
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
+use crate::base::hash::{fnv1a, fnv1a_more};
 use crate::base::words::numbered;
 
 /// First four bytes of every frame.
@@ -105,26 +106,42 @@ wire_struct! {
         kind: u16 = 8,
         /// Length of the body in bytes.
         length: u16 = 10,
+        /// [`FrameHeader::sum_of`] the frame; 0: its writer says none (earlier writers).
+        sum: u32 = 12,
     }
 }
 
 impl FrameHeader {
-    /// Checks magic, version, kind and that the body is as long as said.
+    /// The sum of a frame: of the header's fields before it, and of the body.
+    pub const fn sum_of(header: &FrameHeader, body: &[u8]) -> u32 {
+        let mut hash = fnv1a(&header.magic.to_le_bytes());
+        hash = fnv1a_more(hash, &header.major.to_le_bytes());
+        hash = fnv1a_more(hash, &header.minor.to_le_bytes());
+        hash = fnv1a_more(hash, &header.kind.to_le_bytes());
+        hash = fnv1a_more(hash, &header.length.to_le_bytes());
+        hash = fnv1a_more(hash, body);
+        (hash ^ hash >> 32) as u32
+    }
+
+    /// Checks magic, length, sum, version and kind.
     pub fn decode(frame: &[u8]) -> Result<(FrameKind, u16, &[u8]), DecodeError> {
         let header: &[u8; 16] = frame.first_chunk().ok_or(DecodeError::Short)?;
         let header = FrameHeader::from_bytes(header);
         if header.magic != FRAME_MAGIC {
             return Err(DecodeError::Magic);
         }
+        let body = frame[FrameHeader::SIZE..].get(..usize::from(header.length));
+        if let Some(body) = body
+            && header.sum != 0
+            && header.sum != FrameHeader::sum_of(&header, body)
+        {
+            return Err(DecodeError::Checksum);
+        }
         if header.major != WIRE_MAJOR {
             return Err(DecodeError::Version(header.major));
         }
         let kind = FrameKind::from_wire(header.kind).ok_or(DecodeError::Field)?;
-        let body = &frame[FrameHeader::SIZE..];
-        if body.len() < usize::from(header.length) {
-            return Err(DecodeError::Short);
-        }
-        Ok((kind, header.minor, &body[..usize::from(header.length)]))
+        Ok((kind, header.minor, body.ok_or(DecodeError::Short)?))
     }
 }
 
@@ -526,7 +543,9 @@ fn record(kind: FrameKind, body: &[u8], out: &mut [u8; FRAME_BYTES_WRITTEN]) -> 
         minor: WIRE_MINOR,
         kind: kind as u16,
         length: body.len() as u16,
+        sum: 0,
     };
+    let header = FrameHeader { sum: FrameHeader::sum_of(&header, body), ..header };
     out[..FrameHeader::SIZE].copy_from_slice(&header.encode());
     out[FrameHeader::SIZE..FrameHeader::SIZE + body.len()].copy_from_slice(body);
     FrameHeader::SIZE + body.len()
@@ -648,6 +667,7 @@ mod tests {
         let plain = AddressList::HEAD_BYTES + 3 * AddressHello::SIZE;
         assert_eq!((out[FrameHeader::SIZE], length), (3, FrameHeader::SIZE + plain + 3));
         out[10..12].copy_from_slice(&(plain as u16).to_le_bytes());
+        out[12..16].fill(0);
         let older = AddressList { devices: [0; ADDRESSES_MAX], ..list };
         let read = Frame::decode(&out[..FrameHeader::SIZE + plain]);
         assert_eq!(read, Ok(Frame::Addresses(older)));
@@ -659,6 +679,7 @@ mod tests {
         let mut out = [0; FRAME_BYTES_WRITTEN];
         let length = Frame::LinkHello(LINK).encode(&mut out);
         bytes[..length].copy_from_slice(&out[..length]);
+        bytes[12..16].fill(0);
         bytes[6..8].copy_from_slice(&(WIRE_MINOR + 1).to_le_bytes());
         let body = (FRAME_BYTES_MAX - FrameHeader::SIZE) as u16;
         bytes[10..12].copy_from_slice(&body.to_le_bytes());
@@ -678,7 +699,25 @@ mod tests {
         let mut out = [0; FRAME_BYTES_WRITTEN];
         let length = Frame::LinkHello(LINK).encode(&mut out);
         out[4..6].copy_from_slice(&(WIRE_MAJOR + 1).to_le_bytes());
+        assert_eq!(Frame::decode(&out[..length]), Err(DecodeError::Checksum));
+        out[12..16].fill(0);
         assert_eq!(Frame::decode(&out[..length]), Err(DecodeError::Version(WIRE_MAJOR + 1)));
+    }
+
+    #[test]
+    fn every_changed_bit_of_a_frame_is_noticed() {
+        for frame in frames() {
+            let mut out = [0; FRAME_BYTES_WRITTEN];
+            let length = frame.encode(&mut out);
+            assert_ne!(out[12..16], [0; 4], "a sum of zero is none");
+            for bit in 0..8 * length {
+                out[bit / 8] ^= 1 << (bit % 8);
+                assert!(Frame::decode(&out[..length]).is_err(), "{frame:?} bit {bit}");
+                out[bit / 8] ^= 1 << (bit % 8);
+            }
+            out[12..16].fill(0);
+            assert_eq!(Frame::decode(&out[..length]), Ok(frame), "an earlier writer's");
+        }
     }
 
     #[test]

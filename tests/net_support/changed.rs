@@ -14,12 +14,31 @@ pub enum Change {
     Nothing,
     /// Of a write of 64 bytes without an answer, the last byte.
     Lines,
+    /// The same of the next one alone.
+    Line,
+    /// Of the next slot for messages with tag 7, the tag.
+    Tag,
+    /// The same, the number of messages that were delivered.
+    Delivered,
     /// Of the next message, the length of its payload, by 8 bytes more.
     Length,
+    /// Of the next message, the tag.
+    MessageTag,
     /// Of an answer to writes, the number, which is that of the answer before.
     Answers,
     /// Of a payload of more than 64 bytes, its middle byte.
     Payload,
+}
+
+/// Where a line begins in the frame that writes it, and fields of a slot in it.
+const LINE_AT: usize = 32;
+const SLOT_TAG_AT: usize = 24;
+const SLOT_DELIVERED_AT: usize = 44;
+
+/// Whether the line of a frame is the slot of one receive for tag 7.
+fn is_slot(frame: &[u8]) -> bool {
+    let line = &frame[LINE_AT..];
+    line[SLOT_TAG_AT..][..4] == 7i32.to_le_bytes() && line[32..34] == [0, 1]
 }
 
 /// One direction of the stream.
@@ -47,8 +66,25 @@ impl Direction {
             StreamFrame::Write { length: 64, silent: true, .. } if self.is(Change::Lines) => {
                 frame[end] ^= 1;
             }
+            StreamFrame::Write { length: 64, silent: true, .. } if self.is(Change::Line) => {
+                frame[end] ^= 1;
+                self.set(Change::Nothing);
+            }
+            StreamFrame::Write { length: 64, silent: true, .. } if is_slot(frame) => {
+                let at = match () {
+                    () if self.is(Change::Tag) => SLOT_TAG_AT + 1,
+                    () if self.is(Change::Delivered) => SLOT_DELIVERED_AT,
+                    () => return,
+                };
+                frame[LINE_AT + at] ^= 0x10;
+                self.set(Change::Nothing);
+            }
             StreamFrame::Send { .. } if self.is(Change::Length) => {
                 frame[4] += 8;
+                self.set(Change::Nothing);
+            }
+            StreamFrame::Send { .. } if self.is(Change::MessageTag) => {
+                frame[16] ^= 0x10;
                 self.set(Change::Nothing);
             }
             StreamFrame::Done { through } if self.is(Change::Answers) => {

@@ -12,6 +12,7 @@ use crosstie::connect::ListenerId;
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{ConnectError, DeviceKind, Options, Shared};
 use crosstie::wire::handle::{Address, Family, ListenHandle};
+use crosstie::wire::hello::{FRAME_MAGIC, FrameHeader, FrameKind};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -232,6 +233,32 @@ pub fn stranger(handle: &[u8; 128], bytes: &[u8]) -> Vec<u8> {
     dropped(stream)
 }
 
+/// Changes what a relay has read of a side, before it hands that on.
+pub type Edit = Box<dyn Fn(Speaker, &mut [u8]) + Send>;
+
+/// Whose words a relay hands on.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Speaker {
+    Connector,
+    Listener,
+}
+
+/// The first frame of the side band of that kind in bytes that begin with frames.
+pub fn frame_in(mut bytes: &mut [u8], kind: FrameKind) -> Option<&mut [u8]> {
+    loop {
+        let header = FrameHeader::from_bytes(bytes.first_chunk()?);
+        let length = FrameHeader::SIZE + usize::from(header.length);
+        if header.magic != FRAME_MAGIC || length > bytes.len() {
+            return None;
+        }
+        let (frame, rest) = bytes.split_at_mut(length);
+        if header.kind == kind as u16 {
+            return Some(frame);
+        }
+        bytes = rest;
+    }
+}
+
 /// Stands between a connector and a listener, and keeps what the connector says on each socket.
 pub struct Recorder {
     pub handle: [u8; 128],
@@ -242,12 +269,17 @@ pub struct Recorder {
 
 impl Recorder {
     pub fn before(handle: &[u8; 128]) -> Recorder {
+        Recorder::changing(handle, Box::new(|_, _| {}))
+    }
+
+    /// One that changes what it hands on.
+    pub fn changing(handle: &[u8; 128], edit: Edit) -> Recorder {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a socket");
         let ours = readdressed(handle, listener.local_addr().expect("bound"));
         let (said, stop) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let (kept, until, to) = (Arc::clone(&said), Arc::clone(&stop), address(handle));
-        let thread = std::thread::spawn(move || relay(&listener, to, &kept, &until));
+        let thread = std::thread::spawn(move || relay(&listener, to, (&kept, &edit), &until));
         Recorder { handle: ours, said, stop, thread: Some(thread) }
     }
 
@@ -273,7 +305,12 @@ struct Relayed {
     far: TcpStream,
 }
 
-fn relay(listener: &TcpListener, to: SocketAddr, said: &Mutex<Vec<Vec<u8>>>, stop: &AtomicBool) {
+fn relay(
+    listener: &TcpListener,
+    to: SocketAddr,
+    (said, edit): (&Mutex<Vec<Vec<u8>>>, &Edit),
+    stop: &AtomicBool,
+) {
     let mut all: Vec<Relayed> = vec![];
     while !stop.load(Ordering::Acquire) {
         if let Ok((near, _)) = listener.accept() {
@@ -292,12 +329,14 @@ fn relay(listener: &TcpListener, to: SocketAddr, said: &Mutex<Vec<Vec<u8>>>, sto
                 }
                 said.lock().expect("nobody panics with it")[one.number]
                     .extend_from_slice(&part[..length]);
+                edit(Speaker::Connector, &mut part[..length]);
                 let _ = (&one.far).write_all(&part[..length]);
             }
             if let Ok(length) = (&one.far).read(&mut part) {
                 if length == 0 {
                     let _ = one.near.shutdown(Shutdown::Write);
                 }
+                edit(Speaker::Listener, &mut part[..length]);
                 let _ = (&one.near).write_all(&part[..length]);
             }
         }

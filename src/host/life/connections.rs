@@ -12,7 +12,7 @@ use crate::host::machine::{Machine, each};
 use crate::host::shared::Shared;
 use crate::memory::probe::clock_ns;
 use crate::transport::snapshot::Tick;
-use crate::wire::status::{STATUS_FRESH, STATUS_SNAPSHOT, StatusHello};
+use crate::wire::status::{RequestStatus, STATUS_FRESH, STATUS_SNAPSHOT, StatusHello};
 
 /// Longest name of a peer.
 pub(in crate::host) const PEER_BYTES_MAX: usize = 128;
@@ -98,6 +98,20 @@ impl Connections<'_> {
             }
         }
         said
+    }
+
+    /// The sends of a connection in use that are open.
+    pub(in crate::host) fn sends(
+        &self,
+        index: u32,
+        tick: Tick,
+    ) -> impl Iterator<Item = RequestStatus> {
+        let of = move |at| {
+            let connection = ConnectionIndex(index);
+            each!(&*self.machine, endpoint => endpoint.request_status(connection, at, tick))
+        };
+        let records = each!(&*self.machine, endpoint => endpoint.limits().requests_max);
+        (0..records).filter_map(of)
     }
 
     /// Where both ends are ours, how it stands on the other one.

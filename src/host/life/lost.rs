@@ -26,6 +26,7 @@ use crate::host::log::life::LifeEvent;
 use crate::host::log::rail_news::RailAt;
 use crate::host::log::stalls::Stalls;
 use crate::transport::snapshot::Tick;
+use crate::wire::status::StatusHello;
 
 /// How long the answer to a question is waited for, at least, before it is put again: the link may
 /// have been lost with it.
@@ -57,9 +58,9 @@ impl Stalls {
         let pause = suspect.pause;
         let polled = |left_ms: u32| u64::from(left_ms) <= 2 * pause * look_ms;
         if let Some(theirs) = said.filter(|said| polled(said.status.left_ms)) {
-            let found = missing(&connections.status(index, tick), &theirs, suspect.turn);
+            let found = oldest_missing(connections, (index, tick), &theirs, suspect.turn);
             let traffic =
-                found.map_or(Some(Traffic::NONE), |found| traffic(connections, index, found.lane));
+                found.map_or(Some(Traffic::NONE), |found| traffic(connections, index, &found));
             let found = found.filter(|_| traffic.is_some());
             if suspect.look(found, traffic.unwrap_or(Traffic::NONE), now_ms)
                 && let Some(found) = suspect.missing.take()
@@ -82,13 +83,35 @@ impl Stalls {
     }
 }
 
-/// What a lane has carried, with what is still staged here.
-fn traffic(connections: &Connections<'_>, index: u32, lane: u8) -> Option<Traffic> {
-    let band = connections.shared.band()?;
-    let traffic = band.lane_traffic(connections.handle(index), lane.into())?;
-    let end = connections.machine.end(index, lane);
+/// What is missing of a connection: any of its sends may have lost something, also behind an older
+/// one that waits for its receive.
+fn oldest_missing(
+    connections: &Connections<'_>,
+    (index, tick): (u32, Tick),
+    theirs: &StatusHello,
+    turn: u8,
+) -> Option<Missing> {
+    let ours = connections.status(index, tick);
+    let of_send = |send| missing(&StatusHello { send, ..ours }, theirs, turn);
+    let sends = connections.sends(index, tick).filter_map(|send| Some((send, of_send(send)?)));
+    // of those that are as old the first
+    let oldest =
+        sends.reduce(|first, next| if next.0.age_ms > first.0.age_ms { next } else { first });
+    oldest.map(|(_, found)| found).or_else(|| missing(&ours, theirs, turn))
+}
+
+/// What the lane of something missing has carried, with what is still staged here, and what has
+/// come where its answer would.
+fn traffic(connections: &Connections<'_>, index: u32, found: &Missing) -> Option<Traffic> {
+    let (band, handle) = (connections.shared.band()?, connections.handle(index));
+    let traffic = band.lane_traffic(handle, found.lane.into())?;
+    let received = match found.answer {
+        Some(lane) if lane != found.lane => band.lane_traffic(handle, lane.into())?.received,
+        Some(_) | None => traffic.received,
+    };
+    let end = connections.machine.end(index, found.lane);
     let staged = end.is_some_and(|(rail, peer)| rail.is_tcp_undelivered(peer));
-    Some(Traffic { delivered: traffic.delivered && !staged, ..traffic })
+    Some(Traffic { delivered: traffic.delivered && !staged, received })
 }
 
 /// A rail has lost something: it fails.

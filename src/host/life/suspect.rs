@@ -61,7 +61,7 @@ impl Suspect {
             (self.missing, self.looks, self.pause) = (None, 0, pause);
             return false;
         };
-        let quiet = !found.is_answered() || self.received == traffic.received;
+        let quiet = found.answer.is_none() || self.received == traffic.received;
         if self.missing != missing || !quiet {
             (self.missing, self.received) = (missing, traffic.received);
             (self.looks, self.since_ms) = (0, now_ms);
@@ -81,7 +81,8 @@ mod tests {
     const QUIET: Traffic = Traffic { received: 5, delivered: true };
 
     fn missing(what: What) -> Option<Missing> {
-        Some(Missing { what, mark: 0, lane: 0 })
+        let answer = matches!(what, What::Stripes(_)).then_some(0);
+        Some(Missing { what, mark: 0, lane: 0, answer })
     }
 
     /// At which look the rail fails, if at all.

@@ -107,6 +107,9 @@ impl fmt::Display for Loss {
                     "bytes were changed on the way (a checksum differs, or what was sent is lost)",
                 )?;
             }
+            (0, libc::EPROTO) if self.rail == ConnectionRail::Tcp => {
+                f.write_str("what came on it broke the protocol, or was changed on the way")?;
+            }
             (0, code) => write!(f, "{}", Errno(code))?,
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
         }

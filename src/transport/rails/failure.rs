@@ -22,6 +22,7 @@
 //! [`RECEIVES_SPARE`]: crate::transport::limits::RECEIVES_SPARE
 
 use super::Rails;
+use super::breaks::{EPROTO, breach};
 use super::table::{Answer, Fence, Flush, LaneState, Probe};
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::seq::Seq;
@@ -384,12 +385,15 @@ impl<P: Provider> Endpoint<'_, P> {
         match cause {
             DownCause::Closed => self.net.lane_closed(index, lane),
             DownCause::Broken(code) => self.lane_fail(index, lane, code),
-            DownCause::Died
-            | DownCause::Severed
-            | DownCause::Unheard
-            | DownCause::Failed
-            | DownCause::Silent => {
+            DownCause::Failed => self.lane_fail(index, lane, EPROTO),
+            DownCause::Died | DownCause::Severed | DownCause::Unheard | DownCause::Silent => {
                 self.lane_fail(index, lane, 0);
+            }
+        }
+        if let (Some(error), LaneState::Up) = (breach(cause), state) {
+            let mark = self.view().progress(index);
+            if self.net.meter_mut(index, 0).breaks.add(mark) {
+                self.net.connection_fail(index, error);
             }
         }
         // what was sent on others before may still be on its way

@@ -1,6 +1,7 @@
 //! The rails of a connection, its *lanes*.
 #![forbid(unsafe_code)]
 
+mod breaks;
 pub mod failure;
 pub mod join;
 pub mod schedule;

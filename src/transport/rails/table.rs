@@ -31,6 +31,7 @@
 //! }
 //! ```
 
+use super::breaks::Breaks;
 use super::schedule::Load;
 use crate::base::bitset;
 use crate::base::bitset::BitSet;
@@ -229,6 +230,8 @@ pub(in crate::transport) struct LaneMeter {
     pub stood: Span,
     /// When it failed last, short messages of ours had come to the peer, and nothing long.
     pub short_alone: bool,
+    /// Of the first lane: those of all lanes of its connection.
+    pub breaks: Breaks,
 }
 
 impl LaneMeter {
@@ -240,6 +243,7 @@ impl LaneMeter {
         ended: 0,
         stood: Span(0),
         short_alone: false,
+        breaks: Breaks::NONE,
     };
 
     /// It has been opened anew: what the last one carried says nothing of it.

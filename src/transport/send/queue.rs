@@ -413,6 +413,12 @@ impl Sends<'_> {
         &mut self.carried[first + each - 1]
     }
 
+    /// The same.
+    pub fn arrived_of<P: Provider>(&self, net: &Net<'_, P>, send_at: usize) -> u64 {
+        let (first, each) = self.carried_place(net, send_at);
+        self.carried[first + each - 1]
+    }
+
     /// Nothing of a send was carried yet.
     #[inline]
     fn carried_clear<P: Provider>(&mut self, net: &mut Net<'_, P>, send_at: usize) {
