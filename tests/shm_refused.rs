@@ -148,7 +148,9 @@ fn open_others() {
         memory.fill(0, LENGTH, 1);
         memory.release(&node);
     }
-    assert_eq!(*SAID.lock().unwrap(), Vec::<String>::new());
+    // what lacks without netlink is about the interfaces
+    let of_memory = |line: &&String| !line.starts_with("interfaces: ");
+    assert_eq!(SAID.lock().unwrap().iter().find(of_memory), None);
 }
 
 /// It was said that tcp should be allowed, which it was.
