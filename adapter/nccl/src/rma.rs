@@ -225,7 +225,8 @@ impl Coll {
     #[inline]
     pub fn test(&self, request: u64) -> Result<bool, Fault> {
         self.0.comm.test(request).map_err(|error| match error {
-            // the ranks go on
+            // the ranks go on; NCCL up to 2.29 asks again and again
+            RmaError::Refused(it) if it.again => fault_of(error),
             RmaError::Refused(_) => fault("request", error),
             _ => self.0.fails("test", error),
         })

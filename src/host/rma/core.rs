@@ -1,6 +1,6 @@
 //! What the lock of a communicator guards: its group and endpoint, memories, and requests.
 
-use super::error::RmaError;
+use super::error::{Refused, RmaError};
 use super::listener::{Opened, WINDOWS_MAX};
 use super::requests::{Requests, Word};
 use crate::base::slab::Handle;
@@ -428,7 +428,7 @@ impl Core {
     pub fn test(&mut self, list: usize, row: usize) -> Result<bool, RmaError> {
         self.check_all()?;
         let ended = self.list(list)?.test(row);
-        if let Err(RmaError::Refused(_)) = ended {
+        if let Err(RmaError::Refused(Refused { again: false, .. })) = ended {
             self.board.tell(News::Refused);
         }
         ended

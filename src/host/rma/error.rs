@@ -52,11 +52,13 @@ pub struct Refused {
     pub rank: u32,
     /// Why.
     pub why: WindowError,
+    /// Its user was told before.
+    pub again: bool,
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Refused { what, context, rank, why } = self;
+        let Refused { what, context, rank, why, .. } = self;
         match what {
             What::Put { bytes, offset } => write!(f, "the put of {bytes} bytes at {offset}")?,
             What::Get { bytes, offset } => write!(f, "the get of {bytes} bytes at {offset}")?,

@@ -51,6 +51,9 @@ struct Row {
     behind: Option<WindowError>,
     /// What has failed of it first.
     error: Option<(Part, WindowError)>,
+    /// Its user was told of this. It keeps its place, as NCCL up to 2.29 passes over the error, and
+    /// asks for ever: it must not be given the end of another.
+    told: Option<Refused>,
 }
 
 /// What fails of a request.
@@ -73,6 +76,8 @@ struct Lane {
     /// Of those that are used, puts and gets that were refused.
     puts_failed: u64,
     gets_failed: u64,
+    /// Of those that are used, refused ones of which the user was told.
+    told: u64,
     /// How many there were.
     count: u64,
 }
@@ -126,10 +131,7 @@ impl Requests {
     ) -> Result<usize, RmaError> {
         let lane = self.lane_of(context, rank)?;
         self.failures_take();
-        let place = (!self.lanes[lane].used).trailing_zeros() as usize;
-        if place >= EACH {
-            return Err(RmaError::Full);
-        }
+        let place = self.free(lane).ok_or(RmaError::Full)?;
         let order = self.lanes[lane].count;
         let (bytes, until) = match transfer {
             Some(Work::Put { offset, local, .. }) => ((offset, local.length), Until::Applied),
@@ -156,9 +158,17 @@ impl Requests {
             (None, _) => {}
         }
         self.lanes[lane].used |= 1 << place;
+        self.lanes[lane].told &= !(1 << place);
         self.lanes[lane].count += 1;
         self.rows[lane * EACH + place] = row;
         Ok(lane * EACH + place)
+    }
+
+    /// A place for a request: a free one, else that of the oldest refused one which was told.
+    fn free(&self, lane: usize) -> Option<usize> {
+        let Lane { used, told, .. } = self.lanes[lane];
+        let oldest = || bits(told).min_by_key(|place| self.rows[lane * EACH + place].order);
+        bits(!used).next().or_else(oldest)
     }
 
     /// Queues a flush; its row, or `None` where there is no get to wait for.
@@ -269,7 +279,8 @@ impl Requests {
         }
     }
 
-    /// How a request stands; one that has ended is free again.
+    /// How a request stands; one that has ended is free again. One that was refused says so as
+    /// often as it is asked.
     ///
     /// *Errors*: [`RmaError::Refused`] of this request alone, [`RmaError::Window`] where its
     /// connection has failed.
@@ -279,6 +290,9 @@ impl Requests {
         if !is_used {
             return Err(RmaError::Argument("the request"));
         }
+        if let Some(told) = self.rows[row].told {
+            return Err(RmaError::Refused(Refused { again: true, ..told }));
+        }
         self.failures_take();
         for get in bits(self.rows[row].gets) {
             self.look(lane * EACH + get);
@@ -286,11 +300,17 @@ impl Requests {
         if !self.look(row) || self.rows[row].gets != 0 {
             return Ok(false);
         }
-        self.lanes[lane].used &= !(1 << place);
         match self.rows[row].error {
-            None => Ok(true),
-            Some((_, error @ WindowError::Failed(..))) => Err(error.into()),
-            Some((part, why)) => Err(RmaError::Refused(self.tell(row, part, why))),
+            Some((part, why)) if !matches!(why, WindowError::Failed(..)) => {
+                let refused = self.tell(row, part, why);
+                self.lanes[lane].told |= 1 << place;
+                self.rows[row].told = Some(refused);
+                Err(RmaError::Refused(refused))
+            }
+            ended => {
+                self.lanes[lane].used &= !(1 << place);
+                ended.map_or(Ok(true), |(_, error)| Err(error.into()))
+            }
         }
     }
 
@@ -317,7 +337,7 @@ impl Requests {
             Part::Flush => What::Flush,
         };
         let (context, rank) = ((lane / self.ranks) as u32, (lane % self.ranks) as u32);
-        Refused { what, context, rank, why }
+        Refused { what, context, rank, why, again: false }
     }
 
     /// Whether nothing of it is under way any more.
