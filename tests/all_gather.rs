@@ -509,6 +509,15 @@ fn a_rank_that_does_not_come_is_told_and_the_stream_goes_on() {
                 ok(cuGraphDestroy(graph));
             }
             device.rank.meet();
+            if device.rank.rank == 1 {
+                // what it would get is of any of the other's launches
+                let own = device.own(8192);
+                let late = device.gather(request, own, 8192);
+                assert_eq!(late, Err(GatherError::Elsewhere(0)));
+                let checked = device.rank.group().gather_check(Some(request));
+                assert_eq!(checked, Err(GatherError::Elsewhere(0)));
+            }
+            device.rank.meet();
         });
     });
 }

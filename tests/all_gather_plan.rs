@@ -85,7 +85,9 @@ impl World {
 
     fn word(&mut self, rank: usize, word: Word) -> &mut u64 {
         let owner = match word {
-            Word::Ready { owner, .. } | Word::Done { owner, .. } => owner as usize,
+            Word::Ready { owner, .. } | Word::Done { owner, .. } | Word::Failed { owner } => {
+                owner as usize
+            }
             Word::Go | Word::State | Word::Landed(_) => rank,
         };
         &mut self.ranks[owner].words[self.words.at(word) as usize]
@@ -321,7 +323,8 @@ fn no_two_words_of_an_owner_share_a_place() {
     for by in 0..5 {
         all.extend([Word::Ready { owner: 0, by }, Word::Done { owner: 0, by }]);
     }
-    all.extend((1..=5).map(Word::Landed));
+    all.extend((1..=6).map(Word::Landed));
+    all.push(Word::Failed { owner: 0 });
     let mut places: Vec<u32> = all.iter().map(|word| words.at(*word)).collect();
     places.sort_unstable();
     places.dedup();

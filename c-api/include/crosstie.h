@@ -1677,10 +1677,11 @@ int xtie_all_gather_check(struct xtie_group *group, struct xtie_all_gather *all_
 // Threads: the endpoint's. Cost: control path; no other rank takes part.
 int xtie_all_gather_destroy(struct xtie_group *group, struct xtie_all_gather *all_gather);
 
-// An AllGather with the arguments of other libraries: xtie_all_gather_init where it was not called
-// with this place, length and stream before, then xtie_all_gather_exec. While the stream is
-// captured, it is prepared and recorded; else it runs at once. What was prepared goes with the
-// window. All ranks call it, in the same order.
+// An AllGather with the arguments of other libraries. The first call with this place, length and
+// stream prepares it as xtie_all_gather_init does, and each carries it out as
+// xtie_all_gather_exec. While the stream is captured, it is recorded; else it runs at once. What
+// it prepares is its own, also beside one of xtie_all_gather_init, and goes with the window. All
+// ranks call it, in the same order.
 //
 // send: as of xtie_all_gather_exec.
 // receive: where the bytes of rank 0 come, in this rank's part of the window; at the same offset

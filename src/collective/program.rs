@@ -32,6 +32,11 @@ pub enum Word {
     /// Whether the AllGather is under way, for who looks whether it hangs. Where this rank has no
     /// others than mates, their [`Word::Done`] say it.
     State,
+    /// The owner has given the request up: what it copies to mates from then on is not valid.
+    Failed {
+        /// Sets it, and nobody takes it.
+        owner: u32,
+    },
 }
 
 /// The number of each word among those of one owner.
@@ -44,7 +49,7 @@ pub struct Words {
 impl Words {
     /// How many words an owner has.
     pub const fn count(&self) -> u32 {
-        (3 * self.ranks + 4).next_multiple_of(8)
+        (3 * self.ranks + 5).next_multiple_of(8)
     }
 
     /// The number of a word.
@@ -55,6 +60,7 @@ impl Words {
             Word::Ready { by, .. } => 2 + by,
             Word::Done { by, .. } => 2 + self.ranks + by,
             Word::Landed(landing) => 2 + 2 * self.ranks + landing,
+            Word::Failed { .. } => 4 + 3 * self.ranks,
         }
     }
 }

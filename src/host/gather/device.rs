@@ -106,6 +106,19 @@ impl Device {
         }
     }
 
+    /// Tells mates that this rank has given the request up.
+    pub fn give_up(&self, slot: usize, plan: Plan<'_>) {
+        let own = plan.rank();
+        self.team.word(slot, own, Word::Failed { owner: own }).store(1, Ordering::Release);
+    }
+
+    /// A mate that has given the request up: this rank may hold bytes of another run of it.
+    pub fn given_up(&self, slot: usize, plan: Plan<'_>) -> Option<u32> {
+        let own = plan.rank();
+        let word = |mate| self.team.word(slot, own, Word::Failed { owner: mate });
+        plan.mates().find(|mate| word(*mate).load(Ordering::Acquire) != 0)
+    }
+
     /// Whether one run is under way for longer than `patience_ns`.
     pub fn is_late(&mut self, slot: usize, plan: Plan<'_>, now_ns: u64, patience_ns: u64) -> bool {
         let (mut is_new, mut is_known) = (false, false);

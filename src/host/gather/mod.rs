@@ -135,6 +135,16 @@ impl Request {
         self.has_ended.store(true, Ordering::Release);
     }
 
+    /// Fails with the first mate that has given it up.
+    fn hear(&mut self, slot: usize) {
+        if self.failure.is_none()
+            && let Some(device) = &self.device
+            && let Some(rank) = device.given_up(slot, self.plan())
+        {
+            self.fail(GatherError::Elsewhere(rank));
+        }
+    }
+
     /// Goes on; whether anything happened.
     fn step(
         &mut self,
@@ -143,6 +153,7 @@ impl Request {
         group: &mut group::Group<'static, Handle>,
         endpoint: &mut Endpoint,
     ) -> bool {
+        self.hear(slot);
         if self.failure.is_some() {
             self.let_go(slot);
             return false;
@@ -203,6 +214,9 @@ impl Request {
 
     fn let_go(&self, slot: usize) {
         if let Some(device) = &self.device {
+            if self.failure.is_some() {
+                device.give_up(slot, self.plan()); // before anything that the stream copies then
+            }
             device.let_go(slot, self.plan());
         }
     }
@@ -275,13 +289,20 @@ impl Gathers {
 
     /// Why a request is of no use any more, if it is not.
     pub fn failure(&mut self, request: Handle) -> Result<(), GatherError> {
-        self.get(request)?.failure.map_or(Ok(()), Err)
+        let slot = request.index as usize;
+        let request = self.get(request)?;
+        request.hear(slot);
+        request.failure.map_or(Ok(()), Err)
     }
 
     /// The first failure of any request.
-    pub fn any_failure(&self) -> Result<(), GatherError> {
-        let failed = self.requests.iter().flatten().find_map(|request| request.failure);
-        failed.map_or(Ok(()), Err)
+    pub fn any_failure(&mut self) -> Result<(), GatherError> {
+        for (slot, request) in self.requests.iter_mut().enumerate() {
+            let Some(request) = request else { continue };
+            request.hear(slot);
+            request.failure.map_or(Ok(()), Err)?;
+        }
+        Ok(())
     }
 
     /// Begins an AllGather with chunks of `bytes`. With memory of a GPU it is on the stream then.
@@ -297,6 +318,7 @@ impl Gathers {
     ) -> Result<Option<Arc<AtomicBool>>, GatherError> {
         let slot = request.index as usize;
         let request = self.get(request)?;
+        request.hear(slot);
         request.failure.map_or(Ok(()), Err)?;
         let is_its = match &request.device {
             Some(device) => stream == Some(device.stream),

@@ -116,7 +116,7 @@ impl Team {
 
     fn offset(&self, slot: usize, rank: u32, word: Word) -> usize {
         let owner = match word {
-            Word::Ready { owner, .. } | Word::Done { owner, .. } => owner,
+            Word::Ready { owner, .. } | Word::Done { owner, .. } | Word::Failed { owner } => owner,
             Word::Go | Word::State | Word::Landed(_) => rank,
         };
         let place = self.places[owner as usize];

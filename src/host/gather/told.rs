@@ -8,8 +8,8 @@ use crate::collective::Algorithm;
 use crate::provider::copy_engine::Exporter;
 use std::vec::Vec;
 
-/// The first word of a record.
-const MAGIC: u64 = u64::from_le_bytes(*b"xtiegat\x01");
+/// The first word of a record. Its last byte counts the forms of records, and of a team's words.
+const MAGIC: u64 = u64::from_le_bytes(*b"xtiegat\x02");
 
 /// What a rank tells.
 #[derive(Copy, Clone, Debug)]

@@ -13,7 +13,7 @@ use crosstie::host::gin::Layout;
 /// From this version on, contexts keep account of reads.
 const BACKEND_WITH_GETS: c_int = 2;
 
-/// Signals cover all that came before them. Words of windows are no signals yet.
+/// Signals cover all that came before them, and words of windows may be signals.
 pub unsafe extern "C" fn get_gin_properties(out: *mut GinPropsV14) -> Rc {
     let props = GinPropsV14 { strong_signals: true, va_signals: true };
     // SAFETY: NULL, or properties of NCCL's.
