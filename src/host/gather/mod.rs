@@ -135,14 +135,15 @@ impl Request {
         self.has_ended.store(true, Ordering::Release);
     }
 
-    /// Fails with the first mate that has given it up.
-    fn hear(&mut self, slot: usize) {
+    /// Why it is of no use, if it is not: it fails with the first mate that has given it up.
+    fn usable(&mut self, slot: usize) -> Result<(), GatherError> {
         if self.failure.is_none()
             && let Some(device) = &self.device
             && let Some(rank) = device.given_up(slot, self.plan())
         {
             self.fail(GatherError::Elsewhere(rank));
         }
+        self.failure.map_or(Ok(()), Err)
     }
 
     /// Goes on; whether anything happened.
@@ -153,8 +154,7 @@ impl Request {
         group: &mut group::Group<'static, Handle>,
         endpoint: &mut Endpoint,
     ) -> bool {
-        self.hear(slot);
-        if self.failure.is_some() {
+        if self.usable(slot).is_err() {
             self.let_go(slot);
             return false;
         }
@@ -181,10 +181,11 @@ impl Request {
             }
             Err(error) => self.fail(error),
         }
-        let plan = Plan::new(&self.teams, rank, self.algorithm).expect("checked when it was made");
-        if let Some(device) = &mut self.device
-            && device.is_late(slot, plan, clock_ns(), self.patience_ns)
-        {
+        let is_late = self.device.as_mut().is_some_and(|device| {
+            let plan = Plan::new(&self.teams, rank, self.algorithm).expect("as `plan` says");
+            device.is_late(slot, plan, clock_ns(), self.patience_ns)
+        });
+        if is_late {
             self.fail(GatherError::Late);
         }
         go.is_some() || step != Ok(Step::Waits)
@@ -290,17 +291,13 @@ impl Gathers {
     /// Why a request is of no use any more, if it is not.
     pub fn failure(&mut self, request: Handle) -> Result<(), GatherError> {
         let slot = request.index as usize;
-        let request = self.get(request)?;
-        request.hear(slot);
-        request.failure.map_or(Ok(()), Err)
+        self.get(request)?.usable(slot)
     }
 
     /// The first failure of any request.
     pub fn any_failure(&mut self) -> Result<(), GatherError> {
         for (slot, request) in self.requests.iter_mut().enumerate() {
-            let Some(request) = request else { continue };
-            request.hear(slot);
-            request.failure.map_or(Ok(()), Err)?;
+            request.as_mut().map_or(Ok(()), |request| request.usable(slot))?;
         }
         Ok(())
     }
@@ -318,8 +315,7 @@ impl Gathers {
     ) -> Result<Option<Arc<AtomicBool>>, GatherError> {
         let slot = request.index as usize;
         let request = self.get(request)?;
-        request.hear(slot);
-        request.failure.map_or(Ok(()), Err)?;
+        request.usable(slot)?;
         let is_its = match &request.device {
             Some(device) => stream == Some(device.stream),
             None => stream.is_none_or(|stream| stream == 0),
