@@ -76,8 +76,6 @@ struct Lane {
     /// Of those that are used, puts and gets that were refused.
     puts_failed: u64,
     gets_failed: u64,
-    /// Of those that are used, refused ones of which the user was told.
-    told: u64,
     /// How many there were.
     count: u64,
 }
@@ -158,7 +156,6 @@ impl Requests {
             (None, _) => {}
         }
         self.lanes[lane].used |= 1 << place;
-        self.lanes[lane].told &= !(1 << place);
         self.lanes[lane].count += 1;
         self.rows[lane * EACH + place] = row;
         Ok(lane * EACH + place)
@@ -166,9 +163,10 @@ impl Requests {
 
     /// A place for a request: a free one, else that of the oldest refused one which was told.
     fn free(&self, lane: usize) -> Option<usize> {
-        let Lane { used, told, .. } = self.lanes[lane];
-        let oldest = || bits(told).min_by_key(|place| self.rows[lane * EACH + place].order);
-        bits(!used).next().or_else(oldest)
+        let row = |place: &usize| &self.rows[lane * EACH + place];
+        let told = (0..EACH).filter(|place| row(place).told.is_some());
+        let free = bits(!self.lanes[lane].used).next();
+        free.or_else(|| told.min_by_key(|place| row(place).order))
     }
 
     /// Queues a flush; its row, or `None` where there is no get to wait for.
@@ -303,7 +301,6 @@ impl Requests {
         match self.rows[row].error {
             Some((part, why)) if !matches!(why, WindowError::Failed(..)) => {
                 let refused = self.tell(row, part, why);
-                self.lanes[lane].told |= 1 << place;
                 self.rows[row].told = Some(refused);
                 Err(RmaError::Refused(refused))
             }
