@@ -6,9 +6,11 @@ mod host_support;
 use crosstie::base::units::Span;
 use crosstie::host::group::WaitError;
 use crosstie::host::{DeviceKind, Options};
+use crosstie::window::group::Flushed;
 use crosstie::window::{Comparison, Put, WindowError};
 use group_support::run;
 use host_support::small;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn rails() -> [Options; 2] {
     [DeviceKind::SharedMemory, DeviceKind::Tcp].map(|device| Options { device, ..small(16) })
@@ -66,6 +68,36 @@ fn long_puts_leave_before_a_group_closes() {
             } else {
                 rank.wait_signal((window, 0, None), Comparison::Equal, 8, None).expect("all came");
                 memory.check(0, 8 * BYTES, 3);
+            }
+        });
+    }
+}
+
+/// A rank that closes once it has seen the last signal tells its peer that this has taken effect,
+/// which has not asked for it so far.
+#[test]
+fn what_took_effect_before_a_peer_closed_is_known() {
+    for options in rails() {
+        let has_closed = AtomicBool::new(false);
+        run(&options, 2, |rank| {
+            let (window, memory) = rank.window(4096);
+            if rank.rank == 0 {
+                let put = Put { window, rank: 1, offset: 0, signal: Some((0, 1)), counter: None };
+                let ticket = rank.put(&put, memory, 0, 8).expect("room");
+                while !has_closed.load(Ordering::Relaxed) || rank.group().view().failed().is_none()
+                {
+                    rank.progress();
+                }
+                assert_eq!(rank.group().inner().is_applied(ticket), Ok(true));
+                assert_eq!(rank.group().inner().flush(1), Ok(Flushed::Done));
+                // what comes later is not
+                let late = rank.signal((window, 1), (0, 1), false, None);
+                assert!(matches!(late, Err(WindowError::Failed(1, _))), "{late:?}");
+            } else {
+                rank.wait_signal((window, 0, None), Comparison::Equal, 1, None).expect("it came");
+                let group = rank.group.take().expect("open");
+                assert!(group.close(&mut rank.node));
+                has_closed.store(true, Ordering::Relaxed);
             }
         });
     }

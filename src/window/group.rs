@@ -197,6 +197,12 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
         Ok(())
     }
 
+    /// Tells each rank what of its has taken effect, asked or not: it cannot ask any more. For who
+    /// closes, before [`Group::is_unsent`].
+    pub fn tell_all_applied(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::tell_always);
+    }
+
     /// Whether records wait for room, bytes have not left, or a rank waits to be told.
     pub fn is_unsent(&self) -> bool {
         self.lanes.iter().any(|lane| lane.failed.is_none() && lane.is_unsent())
@@ -474,17 +480,19 @@ impl<'m, L: Copy + core::fmt::Debug> Group<'m, L> {
 
     /// Asks a rank to say when all that was issued to it has taken effect, and whether it has; then
     /// local buffers may be used again, too. An error: something was refused since the last flush;
-    /// the rest has taken effect.
+    /// the rest has taken effect. `Failed`: the connection failed before it was known that all had.
     pub fn flush(&mut self, rank: u32) -> Result<Flushed, WindowError> {
-        let lane = self.lane(rank)?;
-        if lane.applied != lane.issued {
-            (lane.wants_applied, lane.is_quiet) = (true, false);
-        } else if lane.local_through() == lane.issued {
-            return match lane.heard.first.take() {
-                Some((_, refusal)) => Err(refusal.into()),
-                None => Ok(Flushed::Done),
-            };
+        let lane = self.lanes.get_mut(rank as usize).ok_or(WindowError::Rank)?;
+        let has_ended = lane.applied == lane.issued && lane.local_through() == lane.issued;
+        if has_ended {
+            let refusal = lane.heard.first.take();
+            return refusal.map_or(Ok(Flushed::Done), |(_, refusal)| Err(refusal.into()));
         }
+        if let Some(error) = lane.failed {
+            return Err(WindowError::Failed(rank, error));
+        }
+        self.has_issued = true;
+        lane.is_applied(lane.issued);
         Ok(Flushed::Waiting(rank))
     }
 

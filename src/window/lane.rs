@@ -482,7 +482,7 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
                 }
                 Read::End => {
                     if core::mem::take(&mut self.frame_asks) {
-                        self.asked_through = self.taken;
+                        self.asked_through = self.asked_through.max(self.taken);
                     }
                     self.applied_take(table);
                 }
@@ -512,6 +512,11 @@ impl<L: Copy + core::fmt::Debug> Lane<L> {
             self.counting.pop();
             table.counter_add(count);
         }
+    }
+
+    /// Tells the peer what has taken effect as if it asked for all that it issues.
+    pub fn tell_always(&mut self) {
+        (self.asked_through, self.is_quiet) = (u64::MAX, false);
     }
 
     /// Whether records wait for room, bytes have not left, or the peer waits to be told.

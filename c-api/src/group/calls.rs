@@ -106,9 +106,9 @@ pub unsafe extern "C" fn xtie_group_open(
 
 /// Closes a group: its connections, and its windows with their allocated memory. What was issued
 /// leaves first, for timeout_ms at most; that it has taken effect is known after a flush. Other
-/// ranks' waits for this one end with an error, so meet them at a barrier first. The storage is the
-/// caller's again. Close groups before their endpoint; after xtie_endpoint_close this function
-/// gives the group's own state back.
+/// ranks hear what of theirs has taken effect here. Their waits for this one end with an error, so
+/// meet them at a barrier first. The storage is the caller's again. Close groups before their
+/// endpoint; after xtie_endpoint_close this function gives the group's own state back.
 ///
 /// group: not to be used afterwards; while the storage stands untouched, doing so is answered by
 ///     XTIE_ERR_GROUP_CLOSED.
@@ -254,7 +254,8 @@ pub unsafe extern "C" fn xtie_group_test_local(
 /// timeout_ms: as of xtie_group_wait_local.
 /// Results: XTIE_OK; XTIE_ERR_RANK; XTIE_ERR_TIMEOUT, XTIE_ERR_ABORTED: call again; what an
 ///     operation since the last flush of that rank was refused with, as of xtie_group_wait_local:
-///     all others have taken effect; and when a connection has failed its cause.
+///     all others have taken effect; and, when a connection failed before it was known that all
+///     had, its cause.
 /// Threads: the endpoint's. Cost: blocks for a round trip at least, when anything was issued.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_group_flush(

@@ -184,6 +184,10 @@ impl Jobs {
                     Err(WindowError::Again) => break,
                     Ok(ticket) => {
                         self.issued.push(row);
+                        if until == Until::Applied {
+                            // the frame that it leaves in asks at once
+                            let _ = group.is_applied(ticket);
+                        }
                         State::Issued(ticket, until)
                     }
                     Err(error) => {
