@@ -12,6 +12,7 @@ use crosstie::fabric::completion::DownCause;
 use crosstie::wire::handle::ListenHandle;
 use std::io::Write;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Everything that bands of this process have said.
 static SAID: Mutex<Vec<Note>> = Mutex::new(Vec::new());
@@ -121,8 +122,8 @@ fn a_peer_that_is_killed_while_it_is_stopped_is_dead() {
 }
 
 fn passed(ms: u64) {
-    let later = std::time::Instant::now() + std::time::Duration::from_millis(ms);
-    until("a while", || (std::time::Instant::now() > later).then_some(()));
+    let later = Instant::now() + Duration::from_millis(ms);
+    until("a while", || (Instant::now() > later).then_some(()));
 }
 
 /// Runs `ip` in the namespace that this process is in.
@@ -170,7 +171,7 @@ fn role_vanish() {
         // its kernel is heard on a data stream later than its process on the link
         let data = a.established(here).unwrap().streams[0];
         passed(120);
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         carry_into_nothing(data);
         passed(60);
         assert!(ip("link set lo down"));
@@ -183,7 +184,7 @@ fn role_vanish() {
         match a.band.peer_ending(here) {
             // the kernel counts in its own steps
             Some(Ending::Silent(Span(silent))) => {
-                let most = began.elapsed() + std::time::Duration::from_millis(20);
+                let most = began.elapsed() + Duration::from_millis(20);
                 assert!(u128::from(silent) <= most.as_nanos(), "{silent} ns, {most:?} since");
             }
             Some(Ending::Broken(libc::ETIMEDOUT)) => {}
@@ -198,27 +199,36 @@ fn role_vanish() {
         until("free", || a.all_free());
         ListenHandle::decode(&handle).unwrap();
     }
-    late();
+    let (cause, ending) = std::iter::repeat_with(late).flatten().next().unwrap();
+    assert_eq!(cause, DownCause::Unheard, "{ending:?}");
+    assert!(matches!(ending, Some(Ending::Late(_))), "{ending:?}");
     println!("vanished");
 }
 
 /// A peer that gives us up closes its end, too. Behind a silence of its kernel, that its end is not
-/// there any more says nothing of its process.
-fn late() {
+/// there any more says nothing of its process. `None`: this process was not run for a while, so that
+/// the silence may have been its own.
+fn late() -> Option<(DownCause, Option<Ending>)> {
     let (mut a, here, _, mut child) = connected("late_end", 8000);
+    let began = Instant::now();
+    let (mut looked, mut longest) = (began, Duration::ZERO);
+    let mut look = || {
+        longest = longest.max(looked.elapsed());
+        looked = Instant::now();
+        looked - began
+    };
     carry_into_nothing(a.established(here).unwrap().streams[0]);
     assert!(ip("link set lo down"));
-    // a ping is due after a quarter, and its silence is long after a half
-    passed(4500);
+    // a ping is due after a half at the latest, and its silence is long after that, too
+    until("a while", || (look() > Duration::from_secs(5)).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(ip("link set lo up"));
-    assert_eq!(until("gone", || a.gone(here)), DownCause::Unheard);
-    assert!(
-        matches!(a.band.peer_ending(here), Some(Ending::Late(_))),
-        "{:?}",
-        a.band.peer_ending(here)
-    );
+    let cause = until("gone", || {
+        look();
+        a.gone(here)
+    });
+    (longest < Duration::from_secs(1)).then(|| (cause, a.band.peer_ending(here)))
 }
 
 fn stalls() -> usize {

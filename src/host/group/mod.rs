@@ -251,9 +251,9 @@ impl Group {
     }
 
     /// Closes the group. What was issued leaves first, within the group's timeout; flush to know
-    /// that it has taken effect. Peers hear what of theirs has. Windows end with it. Whether their memory, and the block, are the
-    /// caller's again: `false` where a rail that nothing can stop may still touch them, until the
-    /// endpoint is closed.
+    /// that it has taken effect. Peers hear what of theirs has. Windows end with it. Whether their
+    /// memory, and the block, are the caller's again: `false` where a rail that nothing can stop
+    /// may still touch them, until the endpoint is closed.
     pub fn close(mut self, endpoint: &mut Endpoint) -> bool {
         let deadline_ns = clock_ns().saturating_add(self.timeout.0);
         self.inner.tell_all_applied();
