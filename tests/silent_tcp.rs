@@ -206,7 +206,7 @@ fn role_vanish() {
 }
 
 /// A peer that gives us up closes its end, too. Behind a silence of its kernel, that its end is not
-/// there any more says nothing of its process. `None`: this process was not run for a while, so that
+/// there any more says nothing of its process. `None`: this process was not run for a while, and
 /// the silence may have been its own.
 fn late() -> Option<(DownCause, Option<Ending>)> {
     let (mut a, here, _, mut child) = connected("late_end", 8000);
