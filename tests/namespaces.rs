@@ -279,6 +279,29 @@ fn stopped_peer_is_reported_and_goes_on_when_it_may() {
     all_ended(&mut two.connecting.line, "PeerClosed");
 }
 
+/// What its kernel has not acknowledged then may be sent again for a quarter of an hour.
+#[test]
+fn stopped_peer_whose_network_goes_down_is_dead() {
+    if !may("stopped_peer_whose_network_goes_down_is_dead") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    let log = Log::new("stopped_down");
+    let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "800"), ("CROSSTIE_STALL_MS", "200")];
+    let mut two = Two::logged(&hosts, [0, 1], &environment, Some(log.file()));
+    two.say("flow");
+    two.both().into_iter().for_each(flows_on);
+    two.connecting.signal(libc::SIGSTOP);
+    log.says(REPORTED);
+    hosts.ip(1, "link set eth0 down\nlink set eth1 down\n");
+    let text = ended(&mut two.listening.line);
+    assert!(text.contains("PeerDied"), "{text}");
+    two.connecting.signal(libc::SIGCONT);
+    let text = ended(&mut two.connecting.line);
+    assert!(text.contains("PeerDied"), "{text}");
+}
+
 #[test]
 fn process_that_is_stopped_again_and_again_keeps_its_own_connection() {
     if !may("process_that_is_stopped_again_and_again_keeps_its_own_connection") {
@@ -315,21 +338,45 @@ fn network_that_is_down_is_no_stopped_process_and_nobody_answers_on_it() {
     if !may("network_that_is_down_is_no_stopped_process_and_nobody_answers_on_it") {
         return;
     }
+    a_network_goes_down("down", |two| {
+        two.say("flow");
+        two.both().into_iter().for_each(flows_on);
+    });
+}
+
+/// What the peer said before, which a process without a processor has not read yet, is no answer
+/// beside packets that are lost since.
+#[test]
+fn word_that_was_read_late_is_no_answer_on_a_network_that_is_down() {
+    if !may("word_that_was_read_late_is_no_answer_on_a_network_that_is_down") {
+        return;
+    }
+    a_network_goes_down("late", |two| {
+        two.say("flow");
+        two.both().into_iter().for_each(flows_on);
+        two.connecting.signal(libc::SIGSTOP);
+        passed(1000);
+    });
+}
+
+fn a_network_goes_down(what: &str, before: impl Fn(&mut Two)) {
     let _alone = alone();
     let hosts = Hosts::bridged_twice(2);
-    let log = Log::new("down");
+    let log = Log::new(what);
     let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "2400"), ("CROSSTIE_STALL_MS", "800")];
     let mut two = Two::logged(&hosts, [0, 1], &environment, Some(log.file()));
-    two.say("flow");
-    two.both().into_iter().for_each(flows_on);
+    before(&mut two);
     hosts.ip(1, "link set eth0 down\nlink set eth1 down\n");
+    two.connecting.signal(libc::SIGCONT);
     two.both().into_iter().for_each(|line| {
         let text = ended(line);
         assert!(text.contains("PeerDied"), "{text}");
     });
     let text = log.text();
     assert!(text.contains("host cannot be reached"), "{text}");
-    assert!(!text.contains("answers, but"), "{text}");
+    for wrong in ["answers, but", "large packets are lost"] {
+        assert!(!text.contains(wrong), "{text}");
+    }
 }
 
 /// What has to have lasted has lasted.

@@ -4,6 +4,7 @@
 //!   acknowledgements between hosts ([`super::stream`]). Its link ends.
 //! - A *stopped* peer, or one without a processor, has a kernel that still acknowledges. Its link
 //!   stays. One report is made when it was silent for the deadline, another when it speaks again.
+//!   When its kernel does not acknowledge any more, either, it is dead.
 //!
 //! Time is monotonic. Time in which this process did not look is not counted as silence. Data
 //! streams that lose packets while the link answers are handled in [`super::stalls`].
@@ -280,6 +281,16 @@ impl<M: LinkMemory> Control<M> {
                 }
                 (self.config.note)(Note::Stopped { peer, silent });
             }
+            let link = &self.links[index as usize];
+            if link.hearing.reported {
+                if link.has_no_host(deadline, Span(self.asks_s() as u64 * 2_000_000_000)) {
+                    let silent = self.host_silence(index, now);
+                    self.links[index as usize].ending = Some(Ending::Silent(silent));
+                    self.link_silent(index);
+                    continue;
+                }
+                self.hearing_by(now.after(Span(deadline.0 / PINGS)));
+            }
             if let Some(next) = verdict.next {
                 self.hearing_by(next.max(now.after(Span(deadline.0 / LOOKS_MAX))));
             }
@@ -300,6 +311,20 @@ impl<M: LinkMemory> Link<M> {
         let Some(asked) = self.hearing.asked else { return false };
         let half_ms = now.since(asked).0 / 2_000_000;
         socket.unacknowledged_ms().is_some_and(|silent_ms| u64::from(silent_ms) >= half_ms)
+    }
+
+    /// Whether the host of a peer that is stopped has gone: for the deadline its kernel has left
+    /// something without an acknowledgement, or, where all was acknowledged before, has not
+    /// answered ours, which asks twice in `asks`.
+    fn has_no_host(&self, deadline: Span, asks: Span) -> bool {
+        let Some(Channel::Stream(socket)) = &self.socket else { return false };
+        let span = |ms: u32| Span::millis(ms.into());
+        match socket.unacknowledged_ms() {
+            Some(ms) => span(ms) >= deadline,
+            // what waits for room at the peer is asked about the more seldom the longer it waits
+            None if !socket.traffic().is_some_and(|it| it.delivered) => false,
+            None => socket.heard_ms().is_some_and(|ms| span(ms).0 >= deadline.0 + asks.0),
+        }
     }
 }
 

@@ -13,6 +13,7 @@
 //! A peer that does not read is no such case: its host acknowledges that its window is closed.
 #![forbid(unsafe_code)]
 
+use super::channel::Channel;
 use super::connection::{NONE, Phase};
 use super::control::Control;
 use super::event::STREAMS_MAX;
@@ -220,7 +221,16 @@ impl<M: LinkMemory> Control<M> {
         let link = &self.links[link as usize];
         // one that is silent too has its own judge
         let answers = match link.phase {
-            LinkPhase::Ready => link.hearing.is_heard_since(since(recent)),
+            LinkPhase::Ready => {
+                // a word that waited for a processor was said before
+                let is_late = match &link.socket {
+                    Some(Channel::Stream(socket)) => socket
+                        .heard_ms()
+                        .is_none_or(|ms| Span::millis(ms.into()) > silent.min(recent)),
+                    Some(Channel::Record(_)) | None => false,
+                };
+                !is_late && link.hearing.is_heard_since(since(recent))
+            }
             // without a link another lane says that the peer lives
             LinkPhase::Lost => {
                 let asked = Span(self.asks_s() as u64 * 1_500_000_000);
