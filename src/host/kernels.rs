@@ -160,6 +160,9 @@ impl Device {
         };
         let registered = self.comm.register(memory.address, memory.length as usize)?;
         let made = self.describe(slot, memory, registered.key);
+        let blank = made.as_ref().map(|_| (&[][..], &[][..]));
+        let agreed = self.comm.agree(blank.map_err(|_| GinError::Rank(self.comm.ranks().0)));
+        let made = made.and_then(|made| agreed.map(|_| made));
         let (mirror, view, peers) = made.inspect_err(|_| self.comm.deregister(registered.key))?;
         let address = view.start();
         self.seen.add(window, mirror);

@@ -86,7 +86,8 @@ fn start_over(
     ranks: usize,
     variables: &[(&str, &str)],
 ) -> Vec<Child> {
-    let folder = own_file(&format!("{test}-{version}-{ranks}"));
+    let values: Vec<_> = variables.iter().map(|(_, value)| value.replace('/', "_")).collect();
+    let folder = own_file(&format!("{test}-{version}-{ranks}-{}", values.join("-")));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     let child = |rank: usize| {
@@ -329,18 +330,24 @@ impl Rank {
     /// Registers `bytes`; their address and key.
     fn window(&self, bytes: usize) -> (u64, u32, Pointer) {
         let address = double_alloc(bytes);
+        let (memory, handle) = self.try_window(address, bytes).expect("a window");
+        let key: u32 = read(handle + 8);
+        let keys: u64 = read(handle);
+        for peer in 0..self.device.ranks as u64 {
+            assert_eq!(read::<u32>(keys + 4 * peer), key);
+        }
+        (address, key, memory)
+    }
+
+    /// Registers memory of the GPU: a window, and what a kernel names it by.
+    fn try_window(&self, address: u64, bytes: usize) -> Option<(Pointer, u64)> {
         let (mut memory, mut handle) = (null_mut(), null_mut());
         let data = address as Pointer;
         let rc =
             // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
             unsafe { gin_v11::reg_mr_sym(self.coll, data, bytes, 2, 0, &mut memory, &mut handle) };
-        assert_eq!(rc, 0);
-        let key: u32 = read(handle as u64 + 8);
-        let keys: u64 = read(handle as u64);
-        for peer in 0..self.device.ranks as u64 {
-            assert_eq!(read::<u32>(keys + 4 * peer), key);
-        }
-        (address, key, memory)
+        assert_eq!(rc == 0, !memory.is_null());
+        (rc == 0).then_some((memory, handle as u64))
     }
 
     /// Ends a window.
@@ -378,6 +385,10 @@ fn threads() -> Vec<String> {
 
 /// The last context of those that the version makes, so that offsets count.
 fn contexts(coll: Pointer, version: usize) -> (Pointer, u64) {
+    try_contexts(coll, version).expect("contexts")
+}
+
+fn try_contexts(coll: Pointer, version: usize) -> Option<(Pointer, u64)> {
     let (mut context, mut handle) = (null_mut(), null_mut());
     let base = ConfigV13 {
         signals: SIGNALS,
@@ -397,7 +408,9 @@ fn contexts(coll: Pointer, version: usize) -> (Pointer, u64) {
             }
         }
     };
-    assert_eq!(rc, 0);
+    if rc != 0 {
+        return None;
+    }
     // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
     let handle = unsafe { &*handle };
     assert_eq!(handle.device_type, 3);
@@ -407,7 +420,7 @@ fn contexts(coll: Pointer, version: usize) -> (Pointer, u64) {
         13 => 72,
         _ => 88,
     };
-    (context, handle.handle as u64 + last)
+    Some((context, handle.handle as u64 + last))
 }
 
 fn value(from: usize, to: usize, at: usize) -> u8 {

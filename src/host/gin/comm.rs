@@ -9,7 +9,7 @@ use super::leaked::Leaked;
 use super::loopback::DETOUR_BYTES;
 use super::report::Told;
 use super::state::{Reach, Region, State, end};
-use super::{EndCount, GinError, report};
+use super::{EndCount, GinError, all_have, report};
 use crate::connect::group::{Group, HANDLE_BYTES, Listener, Lives, Part};
 use crate::fabric::MemoryKind;
 use crate::hca::completion::Syndrome;
@@ -93,6 +93,12 @@ impl Comm {
         let mut group = Group::form(listener, handles, rank, patience)?;
         let detour = detour(&gpu, &mut group)?;
         let adds = Adds::new(&gpu, &mut group)?;
+        let flow = Flow::new(&gpu, ranks, rank, detour);
+        let agreed = all_have(&mut group, flow.is_ok());
+        let flow = flow.and_then(|flow| agreed.map(|()| flow))?;
+        let hosts = Hosts::open(&mut group, REGIONS_MAX, patience);
+        let agreed = all_have(&mut group, hosts.is_ok());
+        let hosts = hosts.and_then(|hosts| agreed.map(|()| hosts))?;
         // SAFETY: the owners are the last fields of the state, behind the keys that borrow.
         let (slots, slots_lent) = unsafe { Leaked::lend(vec![Slot::default(); REGIONS_MAX]) };
         // SAFETY: as above.
@@ -101,9 +107,9 @@ impl Comm {
             keys: Keys::new(slots_lent, bytes_lent, ranks),
             regions: (0..REGIONS_MAX).map(|_| None).collect(),
             contexts: Vec::new(),
-            flow: Flow::new(&gpu, ranks, rank, detour)?,
+            flow,
             adds,
-            hosts: Hosts::open(&mut group, REGIONS_MAX, patience)?,
+            hosts,
             lost: vec![false; ranks],
             told: None,
             own: rank,
@@ -194,25 +200,33 @@ impl Comm {
         let parts = parts.inspect_err(|_| {
             self.hide(far);
         })?;
-        let mut region = Region { far, ..Region::SINK };
-        let made = self.meet(far.as_ref()).and_then(|()| {
-            let Parts { imports, addresses, sizes } = self.import(&parts, address)?;
-            region.imports = imports;
-            Ok((addresses, self.add(Kind::Window, &sizes)?))
+        let placed = self.meet(far.as_ref()).and_then(|()| self.import(&parts, address));
+        let placed = placed.and_then(|Parts { imports, addresses, sizes }| {
+            let key = self.add(Kind::Window, &sizes)?;
+            // peers that know of it may ask this rank to add as soon as all agree
+            let reach = Reach::Device(addresses.into_iter().map(|start| (start, key)).collect());
+            self.put(key, Region { reach, far, imports, ..Region::SINK });
+            Ok(key)
         });
-        let key = made.as_ref().map(|(_, key)| [u64::from(*key)]);
+        let placed = placed.inspect_err(|_| {
+            self.hide(far);
+        });
+        let made = placed.and_then(|key| self.publish(key).inspect_err(|_| self.deregister(key)));
+        let key = made.as_ref().map(|window| [u64::from(window.key)]);
         let part = key.as_ref().map(|key| (&key[..], &[][..]));
         let agreed = self.agree(part.map_err(|_| GinError::Rank(self.rank)));
-        let (addresses, key) = made.inspect_err(|_| {
-            self.hide(far);
-        })?;
-        self.put(key, region);
+        let window = made?;
         let keys = agreed.and_then(|parts| {
             let keys = parts.iter().map(|part| words(part).map(|[key]| key as u32));
             keys.collect::<Option<Vec<_>>>().ok_or(GinError::Rank(self.rank))
         });
-        let keys = keys.inspect_err(|_| self.deregister(key))?;
-        self.publish(Reach::Device(addresses.into_iter().zip(keys).collect()), key)
+        let keys = keys.inspect_err(|_| self.deregister(window.key))?;
+        self.change(window.key, |region| {
+            if let Reach::Device(parts) = &mut region.reach {
+                parts.iter_mut().zip(keys).for_each(|((_, key), theirs)| *key = theirs);
+            }
+        });
+        Ok(window)
     }
 
     /// Gives ranks of other hosts, if there are any, memory of this rank: a window. They reach it
@@ -306,20 +320,22 @@ impl Comm {
     }
 
     /// Gives the GPU the handle of a window.
-    fn publish(&self, reach: Reach, key: u32) -> Result<Window, GinError> {
+    fn publish(&self, key: u32) -> Result<Window, GinError> {
         let keys: Vec<u8> = (0..self.ranks).flat_map(|_| key.to_le_bytes()).collect();
-        let given = DeviceBlock::of(&self.gpu, &keys).and_then(|keys| {
-            let handle = WindowHandle::new(keys.start(), key);
-            Ok([keys, DeviceBlock::of(&self.gpu, bytes_of(&handle))?])
-        });
-        let [keys, handle] = given.inspect_err(|_| self.deregister(key))?;
+        let keys = DeviceBlock::of(&self.gpu, &keys)?;
+        let handle = DeviceBlock::of(&self.gpu, bytes_of(&WindowHandle::new(keys.start(), key)))?;
         let window = Window { key, handle: handle.start() };
+        self.change(key, |region| region.blocks = vec![keys, handle]);
+        Ok(window)
+    }
+
+    /// Changes the region of a key, if there is one.
+    pub(super) fn change(&self, key: u32, change: impl FnOnce(&mut Region)) {
         let mut state = self.state();
         let slot = state.keys.slot(key);
         if let Some(region) = slot.and_then(|slot| state.regions[slot].as_mut()) {
-            (region.reach, region.blocks) = (reach, std::vec![keys, handle]);
+            change(region);
         }
-        Ok(window)
     }
 
     /// A key for a region that [`Comm::put`] brings.
@@ -380,7 +396,12 @@ impl Comm {
             let at = state.contexts.iter().position(|context| context.number() == number);
             at.map(|at| state.contexts.swap_remove(at))
         };
-        let Some(context) = context else { return };
+        context.into_iter().for_each(|context| self.retire(context));
+    }
+
+    /// Ends contexts that no thread looks at any more.
+    pub(super) fn retire(&self, context: Context) {
+        let number = context.number();
         let (keys, far) = (context.keys(), context.far());
         let is_quiet = self.wait_for_posted();
         if !is_quiet {

@@ -7,7 +7,7 @@ use super::leaked::Leaked;
 use super::report::{Watch, Watched};
 use super::state::{Reach, Region};
 use crate::base::bitset;
-use crate::connect::group::secret;
+use crate::connect::group::{Part, secret};
 use crate::fabric::MemoryKind;
 use crate::hca::completion::Syndrome;
 use crate::hca::executor::{Executor, Lane, Operation};
@@ -17,9 +17,10 @@ use crate::hca::layout::{
 };
 use crate::hca::queue::{Class, Memory, Queue};
 use crate::hca::{DEPTH_MAX, ENTRY_BYTES, ENTRY_WORDS};
-use crate::memory::SharedMapping;
 use crate::memory::cuda::{DeviceBlock, Pinned};
 use crate::memory::heap::page_bytes;
+use crate::memory::{Errno, SharedMapping};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::vec;
 use std::vec::Vec;
@@ -136,11 +137,26 @@ impl OwnWords {
     }
 }
 
-/// Words that all ranks of the host add to, and the own ones' place.
+/// Regions that end when this is dropped.
+struct Regions<'a> {
+    comm: &'a Comm,
+    keys: Vec<u32>,
+}
+
+impl Drop for Regions<'_> {
+    fn drop(&mut self) {
+        self.keys.drain(..).for_each(|key| self.comm.deregister(key));
+    }
+}
+
+/// A table of words of this rank, which is a region.
 struct Words {
-    region: Region,
-    sizes: Vec<u64>,
+    key: u32,
+    file: OwnedFd,
+    bytes: usize,
+    /// Where the GPU sees it.
     device: u64,
+    far: Option<Far>,
 }
 
 impl Context {
@@ -154,73 +170,54 @@ impl Context {
                 depth => depth.min(DEPTH_MAX).next_power_of_two().max(DEPTH_MIN),
             },
         };
-        let parts = checked.and_then(|()| {
-            let signals = Words::make(config.signals * config.contexts)?;
-            let counters = Words::make(config.counters * config.contexts)?;
-            let mapping = SharedMapping::create(c"crosstie-queues", plan.bytes())?;
-            mapping.populate(0, plan.bytes())?;
-            let start = signals.start().expose_provenance() as u64;
-            // SAFETY: the table stands until it is deregistered, with the region (`Words::pin`).
-            let far = unsafe { comm.show(start, signals.length(), MemoryKind::Host) }?;
-            Ok((signals, counters, mapping, far))
-        });
         let own = comm.ranks().0;
-        let gathered = match &parts {
-            Ok((signals, ..)) => {
-                let bytes = [signals.length() as u64];
-                comm.agree(Ok((&bytes, &[signals.fd()])))
-            }
+        let mut regions = Regions { comm, keys: Vec::new() };
+        let made = checked.and_then(|()| {
+            let signals =
+                Words::make(&mut regions, Kind::Signals, config.signals * config.contexts)?;
+            let counters =
+                Words::make(&mut regions, Kind::Counters, config.counters * config.contexts)?;
+            Ok([signals, counters])
+        });
+        let gathered = match &made {
+            Ok([signals, _]) => comm.agree(Ok((&[signals.bytes as u64], &[signals.file.as_fd()]))),
             Err(_) => comm.agree(Err(GinError::Rank(own))),
         };
-        let (signals, counters, mapping, far) = parts?;
-        let parts = gathered.inspect_err(|_| {
-            comm.hide(far);
-        })?;
-        let met = comm.meet(far.as_ref()).inspect_err(|_| {
-            comm.hide(far);
+        let [signals, counters] = made?;
+        let parts = gathered?;
+        let met = comm.meet(signals.far.as_ref());
+        let built = met.and_then(|()| signals.fill(comm, parts)).and_then(|()| {
+            Context::build(regions, config, number, &plan, [signals.device, counters.device])
         });
-        let made = met.and_then(|()| {
-            let length = signals.length();
-            let mut tables = Vec::new();
-            for (rank, part) in parts.into_iter().enumerate() {
-                // ranks of other hosts give none
-                let fd = part.descriptors.into_iter().next().filter(|_| rank != own);
-                tables.push(fd.map(|fd| SharedMapping::from_fd(fd, length)).transpose()?);
-            }
-            tables[own] = Some(signals);
-            let signals = Words::pin(comm, tables, far, &vec![length as u64; comm.ranks().1])?;
-            let mut tables: Vec<_> = (0..comm.ranks().1).map(|_| None).collect();
-            let mut sizes = vec![0; comm.ranks().1];
-            sizes[own] = counters.length() as u64;
-            tables[own] = Some(counters);
-            Ok((signals, Words::pin(comm, tables, None, &sizes)?))
-        });
-        let blank = made.as_ref().map(|_| (&[][..], &[][..]));
+        let blank = built.as_ref().map(|_| (&[][..], &[][..]));
         let agreed = comm.agree(blank.map_err(|_| GinError::Rank(own)));
-        let (signals, counters) = made?;
-        agreed.inspect_err(|_| {
-            comm.hide(far);
-        })?;
-        Context::build(comm, config, number, &plan, [signals, counters], mapping)
+        let context = built?;
+        match agreed {
+            Ok(_) => Ok(context),
+            Err(error) => {
+                comm.retire(context);
+                Err(error)
+            }
+        }
     }
 
+    /// Makes what touches no other rank.
     fn build(
-        comm: &Comm,
+        mut regions: Regions<'_>,
         config: &Config,
         number: u64,
         plan: &Plan,
-        [signals, counters]: [Words; 2],
-        mapping: SharedMapping,
+        words: [u64; 2],
     ) -> Result<Context, GinError> {
+        let comm = regions.comm;
+        let mapping = SharedMapping::create(c"crosstie-queues", plan.bytes())?;
+        mapping.populate(0, plan.bytes())?;
         // SAFETY: the mapping stands in the same value, behind its registration.
         let pinned = unsafe { Pinned::new(comm.gpu(), mapping.start(), plan.bytes()) }?;
-        let words = [signals.device, counters.device];
-        let keys = [
-            signals.publish(comm, Kind::Signals)?,
-            counters.publish(comm, Kind::Counters)?,
-            comm.add(Kind::Sink, &vec![u64::MAX; comm.ranks().1])?,
-        ];
-        comm.put(keys[2], Region::SINK);
+        let sink = comm.add(Kind::Sink, &vec![u64::MAX; comm.ranks().1])?;
+        comm.put(sink, Region::SINK);
+        regions.keys.push(sink);
+        let keys = [regions.keys[0], regions.keys[1], sink];
         let (blocks, address) = describe(comm, config, plan, pinned.device(), words, keys)?;
         // SAFETY: the owners are fields behind the executor that borrows.
         let (ended_owner, ended) =
@@ -231,8 +228,9 @@ impl Context {
         let lanes = lanes(comm, plan, mapping.start(), ended, classes)?;
         // SAFETY: as above.
         let (lane_owner, lanes) = unsafe { Leaked::lend(lanes) };
-        // SAFETY: the mapping stands in the same value, until `Comm::context_end`.
+        // SAFETY: the mapping stands in the same value, until `Comm::retire`.
         let far = unsafe { comm.lend(mapping.start().expose_provenance() as u64, plan.bytes()) }?;
+        regions.keys.clear();
         Ok(Context {
             number,
             executor: Executor::new(lanes, comm.ranks().0),
@@ -311,37 +309,52 @@ fn check(config: &Config) -> Result<(), GinError> {
 }
 
 impl Words {
-    /// Shared memory for `count` words, at least one.
-    fn make(count: usize) -> Result<SharedMapping, GinError> {
+    /// Makes a table of `count` words, at least one. All ranks have signals of the same size, and
+    /// those of other hosts reach them; counters are this rank's alone.
+    fn make(regions: &mut Regions<'_>, kind: Kind, count: usize) -> Result<Words, GinError> {
+        let comm = regions.comm;
+        let (own, ranks) = comm.ranks();
         let bytes = (count.max(1) * 8).next_multiple_of(page_bytes());
         let mapping = SharedMapping::create(c"crosstie-words", bytes)?;
         mapping.populate(0, bytes)?;
-        Ok(mapping)
-    }
-
-    /// Shows the own table to the GPU. `sizes` are those of all ranks' tables, in bytes.
-    fn pin(
-        comm: &Comm,
-        tables: Vec<Option<SharedMapping>>,
-        far: Option<Far>,
-        sizes: &[u64],
-    ) -> Result<Words, GinError> {
-        let own = tables[comm.ranks().0].as_ref().expect("the own table");
+        let file = mapping.fd().try_clone_to_owned().map_err(Errno::from)?;
         // SAFETY: the table stands in the same region, behind its registration.
-        let pinned = unsafe { Pinned::new(comm.gpu(), own.start(), own.length()) };
-        let pinned = pinned.inspect_err(|_| {
-            comm.hide(far);
-        })?;
+        let pinned = unsafe { Pinned::new(comm.gpu(), mapping.start(), bytes) }?;
         let device = pinned.device();
+        let is_shown = kind == Kind::Signals;
+        let sizes = |rank| if is_shown || rank == own { bytes as u64 } else { 0 };
+        let key = comm.add(kind, &(0..ranks).map(sizes).collect::<Vec<_>>())?;
+        let start = mapping.start().expose_provenance() as u64;
+        let mut tables: Vec<_> = (0..ranks).map(|_| None).collect();
+        tables[own] = Some(mapping);
         let reach = Reach::Words(tables);
-        let region = Region { reach, far, pinned: Some(pinned), ..Region::SINK };
-        Ok(Words { region, sizes: sizes.into(), device })
+        comm.put(key, Region { reach, pinned: Some(pinned), ..Region::SINK });
+        regions.keys.push(key);
+        let mut far = None;
+        if is_shown {
+            // SAFETY: the table stands until its region is deregistered.
+            far = unsafe { comm.show(start, bytes, MemoryKind::Host) }?;
+            comm.change(key, |region| region.far = far);
+        }
+        Ok(Words { key, file, bytes, device, far })
     }
 
-    fn publish(self, comm: &Comm, kind: Kind) -> Result<u32, GinError> {
-        let key = comm.add(kind, &self.sizes)?;
-        comm.put(key, self.region);
-        Ok(key)
+    /// Brings the tables of the other ranks of this host.
+    fn fill(&self, comm: &Comm, parts: Vec<Part>) -> Result<(), GinError> {
+        let own = comm.ranks().0;
+        for (rank, part) in parts.into_iter().enumerate() {
+            // ranks of other hosts give none
+            let Some(file) = part.descriptors.into_iter().next().filter(|_| rank != own) else {
+                continue;
+            };
+            let table = SharedMapping::from_fd(file, self.bytes)?;
+            comm.change(self.key, |region| {
+                if let Reach::Words(tables) = &mut region.reach {
+                    tables[rank] = Some(table);
+                }
+            });
+        }
+        Ok(())
     }
 }
 

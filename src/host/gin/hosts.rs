@@ -14,8 +14,8 @@
 //! add to a window starts once all before it on its queue has ended (`Executor`). A connection
 //! promises that nothing is done twice.
 
-use super::GinError;
 use super::road::Pending;
+use super::{GinError, all_have};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Span as Time};
 use crate::connect::group::Group as Meeting;
@@ -36,8 +36,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use std::vec::Vec;
 
-/// Operations under way to ranks of other hosts, all queues together.
-const JOBS: usize = 4096;
+/// Operations under way to each rank, all queues together.
+const JOBS_EACH: usize = 256;
 /// Requests of one connection: frames are always posted, and long bytes are a request each.
 const REQUESTS: u32 = 64;
 /// Connections of a group for each rank, and as many for the own rank's other ends.
@@ -75,13 +75,6 @@ struct Flight {
     outcome: Result<(), Syndrome>,
 }
 
-/// What waits for room of the last operation.
-#[derive(Debug)]
-struct Waiting {
-    rank: usize,
-    works: Works,
-}
-
 /// The way to ranks of other hosts, as one rank has it.
 pub struct Hosts {
     /// Whether each rank is of this host.
@@ -89,8 +82,8 @@ pub struct Hosts {
     jobs: Jobs,
     /// By rank, in the order in which they began.
     flights: Vec<VecDeque<Flight>>,
-    /// The next one, where the jobs had no room.
-    waiting: Option<Waiting>,
+    /// By rank, the parts of the last one that are not issued.
+    waiting: Vec<Option<Works>>,
     /// How many have begun and ended, by rank.
     begun: Vec<u64>,
     ended: Vec<u64>,
@@ -219,18 +212,14 @@ impl Hosts {
             Ok((opened.map_err(GinError::Endpoint)?, blocks, board))
         });
         // no rank waits for one that has no endpoint
-        let agreed = meeting.gather(&[u8::from(opened.is_ok())], &[]);
+        let agreed = all_have(meeting, opened.is_ok());
         let (mut endpoint, blocks, mut board) = opened?;
-        let missing = agreed.map(|parts| parts.iter().position(|part| part.bytes != [1]));
-        let met = missing.map_err(GinError::from).and_then(|missing| {
+        let met = agreed.and_then(|()| {
             let block = (blocks[1].start(), blocks[1].length());
-            let met = missing.map_or(Ok(()), |rank| Err(GinError::Rank(rank)));
+            let mut gathering = Gathering(meeting);
             // SAFETY: fresh pages, which stand until the endpoint is closed (`close`).
-            met.and_then(|()| unsafe {
-                let mut gathering = Gathering(meeting);
-                Group::open(&mut endpoint, block, &group_options, &mut gathering)
-                    .map_err(GinError::Hosts)
-            })
+            let met = unsafe { Group::open(&mut endpoint, block, &group_options, &mut gathering) };
+            met.map_err(GinError::Hosts)
         });
         let shown = met.and_then(|mut group| {
             board.open(&mut group, &mut endpoint, timeout)?;
@@ -245,9 +234,9 @@ impl Hosts {
         };
         Ok(Some(Hosts {
             near,
-            jobs: Jobs::new(ranks, JOBS),
+            jobs: Jobs::new(ranks, JOBS_EACH),
             flights: (0..ranks).map(|_| VecDeque::new()).collect(),
-            waiting: None,
+            waiting: (0..ranks).map(|_| None).collect(),
             begun: Vec::from_iter((0..ranks).map(|_| 0)),
             ended: Vec::from_iter((0..ranks).map(|_| 0)),
             open: Some((group, endpoint)),
@@ -327,56 +316,56 @@ impl Hosts {
         !matches!(endpoint.shared.deregister(far.region), Err(DeregisterError::Busy))
     }
 
-    /// Whether another operation may begin.
-    pub fn has_room(&self) -> bool {
-        self.waiting.is_none()
+    /// Whether another operation with a rank may begin.
+    pub fn has_room(&self, rank: usize) -> bool {
+        self.waiting[rank].is_none()
     }
 
-    /// Begins an operation with `rank`, whose memory stands until it has ended. One at a time may
-    /// wait: for room, for earlier ones that write where it does, and an add for those of its queue
-    /// to be issued. A group keeps no order of puts to one place.
+    /// Begins an operation with `rank`, whose memory stands until it has ended. One of each rank at
+    /// a time may wait: for room, for earlier ones that write where it does, and an add for those
+    /// of its queue to be issued. A group keeps no order of puts to one place.
     pub fn begin(&mut self, rank: usize, works: Works, pending: Pending) {
-        debug_assert!(self.has_room());
+        debug_assert!(self.has_room(rank));
         self.begun[rank] += 1;
         let (target, parts) = (Target::of(&works), VecDeque::with_capacity(2));
         let flight = Flight { pending, target, parts, outcome: Ok(()) };
         self.flights[rank].push_back(flight);
-        self.waiting = Some(Waiting { rank, works });
-        self.hand_over();
+        self.waiting[rank] = Some(works);
+        self.hand_over(rank);
     }
 
-    /// Issues what waits, as far as there is room.
-    fn hand_over(&mut self) {
-        let Some(waiting) = &mut self.waiting else { return };
-        let flights = &mut self.flights[waiting.rank];
-        let Some((flight, before)) = flights.make_contiguous().split_last_mut() else { return };
+    /// Issues what waits for `rank`, as far as there is room.
+    fn hand_over(&mut self, rank: usize) {
+        let Some(works) = &mut self.waiting[rank] else { return };
+        let flights = self.flights[rank].make_contiguous();
+        let Some((flight, before)) = flights.split_last_mut() else { return };
         let meets =
             |other: &Flight| other.target.zip(flight.target).is_some_and(|(a, b)| a.meets(b));
         if before.iter().any(meets) {
             return;
         }
-        if let Some(Work::Add { after, .. }) = &mut waiting.works[0] {
+        if let Some(Work::Add { after, .. }) = &mut works[0] {
             match flight.pending.after(before, &self.jobs) {
                 None => return,
                 Some(Ok(known)) => *after = Before::Known(known),
                 Some(Err(syndrome)) => {
                     flight.outcome = Err(syndrome);
-                    self.waiting = None;
+                    self.waiting[rank] = None;
                     return;
                 }
             }
         }
-        for work in &mut waiting.works {
+        for work in works {
             let Some(it) = *work else { continue };
             let until = match it {
                 Work::Put { .. } | Work::Add { .. } => Until::Applied,
                 Work::Get { .. } => Until::Local,
             };
-            let Some(job) = self.jobs.push(waiting.rank as u32, it, until) else { return };
+            let Some(job) = self.jobs.push(rank as u32, it, until) else { return };
             flight.parts.push_back(job);
             *work = None;
         }
-        self.waiting = None;
+        self.waiting[rank] = None;
         if let Some((group, endpoint)) = &mut self.open {
             self.jobs.issue(group.inner(), endpoint);
         }
@@ -384,7 +373,7 @@ impl Hosts {
 
     /// Moves everything on; whether anything happened.
     pub fn progress(&mut self) -> bool {
-        self.hand_over();
+        (0..self.waiting.len()).for_each(|rank| self.hand_over(rank));
         let Some((group, endpoint)) = &mut self.open else { return false };
         let before = group.progress(endpoint);
         let told = self.board.step(group, endpoint);
@@ -400,7 +389,7 @@ impl Hosts {
     }
 
     fn ended_of(&mut self, rank: usize) -> Option<(Pending, Result<(), Syndrome>)> {
-        let waits = self.waiting.as_ref().is_some_and(|waiting| waiting.rank == rank);
+        let waits = self.waiting[rank].is_some();
         let is_last = self.flights[rank].len() == 1;
         let flight = self.flights[rank].front_mut()?;
         while let Some(part) = flight.parts.front() {
@@ -418,7 +407,7 @@ impl Hosts {
             self.flights[rank].back_mut().filter(|last| pending.is_of_queue(&last.pending));
         if let (true, Some(last), Err(syndrome)) = (waits, follows, outcome) {
             last.outcome = Err(syndrome);
-            self.waiting = None;
+            self.waiting[rank] = None;
         }
         Some((pending, outcome))
     }

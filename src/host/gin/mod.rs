@@ -47,7 +47,7 @@ use super::{OpenError, RegisterError};
 use crate::base::hash::fnv1a;
 use crate::base::words::{said, wraps};
 use crate::connect::Trust;
-use crate::connect::group::{GroupError, Listener};
+use crate::connect::group::{Group, GroupError, Listener};
 use crate::connect::interfaces::{address_list, local_addresses};
 use crate::connect::key::{Key, KeyError};
 use crate::memory::cuda::adder::AdderError;
@@ -159,6 +159,13 @@ pub fn listen(environment: &Environment, is_one_host: bool) -> Result<Listener, 
     };
     let place = place(environment.node_id)?;
     Ok(Listener::new(Trust::new(key, environment.users), place, &addresses)?)
+}
+
+/// Whether all ranks could do their part, which this one could or not. A collective call.
+fn all_have(group: &mut Group, has: bool) -> Result<(), GinError> {
+    let parts = group.gather(&[u8::from(has)], &[])?;
+    let missing = parts.iter().position(|part| part.bytes != [1]);
+    missing.map_or(Ok(()), |rank| Err(GinError::Rank(rank)))
 }
 
 /// Ranks of one place meet by abstract names, which a network namespace has of its own.

@@ -127,7 +127,7 @@ impl State {
     fn pass_lane(&mut self, entered: &Entered<'_>, at: usize, lane: usize, now_ns: u64) -> bool {
         let rank = self.contexts[at].executor().lanes()[lane].rank;
         for count in 0..PASS_ENTRIES {
-            let has_room = self.hosts.as_ref().is_none_or(Hosts::has_room);
+            let has_room = self.hosts.as_ref().is_none_or(|hosts| hosts.has_room(rank));
             if self.flow.is_held(rank) || !has_room {
                 return count > 0;
             }

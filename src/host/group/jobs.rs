@@ -83,8 +83,11 @@ enum State {
 /// The operations of one group, each rank's in the order in which they came.
 #[derive(Debug)]
 pub struct Jobs {
+    /// As many for each rank: none waits because another stands still.
     rows: Vec<State>,
-    free: Vec<u32>,
+    each: usize,
+    /// By rank.
+    free: Vec<Vec<u32>>,
     /// By rank, what waits for room.
     waiting: Vec<VecDeque<u32>>,
     /// What was issued and has not ended.
@@ -104,13 +107,16 @@ struct Rank {
 }
 
 impl Jobs {
-    /// Room for `capacity` operations. Nothing is allocated later.
-    pub fn new(ranks: usize, capacity: usize) -> Jobs {
+    /// Room for `each` operations with each rank. Nothing is allocated later.
+    pub fn new(ranks: usize, each: usize) -> Jobs {
+        let count = ranks * each;
+        let rows_of = |rank: usize| (rank * each) as u32..((rank + 1) * each) as u32;
         Jobs {
-            rows: (0..capacity).map(|_| State::Free).collect(),
-            free: (0..capacity as u32).rev().collect(),
-            waiting: (0..ranks).map(|_| VecDeque::with_capacity(capacity)).collect(),
-            issued: Vec::with_capacity(capacity),
+            rows: (0..count).map(|_| State::Free).collect(),
+            each,
+            free: (0..ranks).map(|rank| rows_of(rank).rev().collect()).collect(),
+            waiting: (0..ranks).map(|_| VecDeque::with_capacity(each)).collect(),
+            issued: Vec::with_capacity(count),
             ranks: (0..ranks).map(|_| Rank::default()).collect(),
             failures: 0,
         }
@@ -129,11 +135,11 @@ impl Jobs {
         self.failures
     }
 
-    /// Takes an operation; `None`: as many are taken as there is room for, or there is no such
-    /// rank.
+    /// Takes an operation; `None`: as many are taken as there is room for with the rank, or there
+    /// is no such rank.
     pub fn push(&mut self, rank: u32, work: Work, until: Until) -> Option<JobId> {
         let waiting = self.waiting.get_mut(rank as usize)?;
-        let row = self.free.pop()?;
+        let row = self.free.get_mut(rank as usize)?.pop()?;
         self.rows[row as usize] = State::Waits(rank, work, until);
         waiting.push_back(row);
         Some(JobId(row))
@@ -223,7 +229,7 @@ impl Jobs {
     pub fn outcome(&mut self, id: JobId) -> Option<Result<(), WindowError>> {
         let State::Ended(outcome) = *self.rows.get(id.0 as usize)? else { return None };
         self.rows[id.0 as usize] = State::Free;
-        self.free.push(id.0);
+        self.free[id.0 as usize / self.each].push(id.0);
         Some(outcome.map(drop))
     }
 }

@@ -101,7 +101,7 @@ impl Requests {
         let lanes = ranks * contexts;
         let rows = lanes * EACH;
         Requests {
-            jobs: Jobs::new(ranks, rows * PARTS),
+            jobs: Jobs::new(ranks, contexts * EACH * PARTS),
             failures: 0,
             ranks,
             lanes: vec![Lane::default(); lanes],

@@ -69,6 +69,32 @@ EXPORT void double_fail(int fail) { __atomic_store_n(&failed, fail, __ATOMIC_SEQ
 static int delayed;
 EXPORT void double_delay(int delay) { __atomic_store_n(&delayed, delay, __ATOMIC_SEQ_CST); }
 
+/* The call of those that take something of the driver that is refused next, counted from one; 0:
+ * none is. Returns how many were to come before the last such one: 0 where it was refused. */
+static int countdown;
+EXPORT int double_refuse_call(int at) {
+    return __atomic_exchange_n(&countdown, at, __ATOMIC_SEQ_CST);
+}
+static int is_refused(void) {
+    int left = __atomic_load_n(&countdown, __ATOMIC_SEQ_CST);
+    while (left && !__atomic_compare_exchange_n(&countdown, &left, left - 1, 0, __ATOMIC_SEQ_CST,
+                                                __ATOMIC_SEQ_CST))
+        ;
+    return left == 1;
+}
+
+/* What was taken of the driver and not given back. */
+static long taken;
+EXPORT long double_taken(void) { return __atomic_load_n(&taken, __ATOMIC_SEQ_CST); }
+static int take(int code) {
+    __atomic_fetch_add(&taken, code == OK, __ATOMIC_SEQ_CST);
+    return code;
+}
+static int give(int code) {
+    __atomic_fetch_sub(&taken, code == OK, __ATOMIC_SEQ_CST);
+    return code;
+}
+
 /* As if all multiprocessors were busy, or not any more. */
 EXPORT void double_hold(int hold) {
     pthread_mutex_lock(&kernels);
@@ -207,6 +233,8 @@ EXPORT int cuMemGetAddressRange_v2(uintptr_t *base, size_t *bytes, uintptr_t add
 }
 
 static int handle_of(int fd, uint64_t *handle) {
+    if (is_refused())
+        return NO_MEMORY;
     pthread_mutex_lock(&lock);
     int at = 0;
     while (at < BLOCKS && handles[at])
@@ -215,7 +243,7 @@ static int handle_of(int fd, uint64_t *handle) {
         handles[at] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     pthread_mutex_unlock(&lock);
     *handle = at + 1;
-    return at < BLOCKS && handles[at] > 0 ? OK : INVALID;
+    return take(at < BLOCKS && handles[at] > 0 ? OK : INVALID);
 }
 
 EXPORT int cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
@@ -245,11 +273,13 @@ EXPORT int cuMemRelease(uint64_t handle) {
     close(handles[handle - 1]);
     handles[handle - 1] = 0;
     pthread_mutex_unlock(&lock);
-    return OK;
+    return give(OK);
 }
 
 EXPORT int cuMemExportToShareableHandle(void *out, uint64_t handle, int type,
                                         unsigned long long flags) {
+    if (is_refused())
+        return NO_MEMORY;
     *(int *)out = fcntl(handles[handle - 1], F_DUPFD_CLOEXEC, 0);
     return type == 1 && flags == 0 ? OK : INVALID;
 }
@@ -261,33 +291,36 @@ EXPORT int cuMemImportFromShareableHandle(uint64_t *handle, void *fd, int type) 
 EXPORT int cuMemAddressReserve(uintptr_t *start, size_t bytes, size_t align, uintptr_t at,
                                unsigned long long flags) {
     (void)align, (void)at, (void)flags;
+    if (is_refused())
+        return NO_MEMORY;
     void *place = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *start = (uintptr_t)place;
-    return place == MAP_FAILED ? NO_MEMORY : OK;
+    return take(place == MAP_FAILED ? NO_MEMORY : OK);
 }
 
 EXPORT int cuMemAddressFree(uintptr_t start, size_t bytes) {
-    return munmap((void *)start, bytes) ? INVALID : OK;
+    return give(munmap((void *)start, bytes) ? INVALID : OK);
 }
 
 EXPORT int cuMemMap(uintptr_t start, size_t bytes, size_t offset, uint64_t handle,
                     unsigned long long flags) {
-    (void)flags;
+    if (flags || is_refused())
+        return NO_MEMORY;
     void *place =
         mmap((void *)start, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handles[handle - 1], offset);
-    return place == MAP_FAILED ? INVALID : OK;
+    return take(place == MAP_FAILED ? INVALID : OK);
 }
 
 EXPORT int cuMemSetAccess(uintptr_t start, size_t bytes, const void *access, size_t count) {
-    return count == 1 && access && !mprotect((void *)start, bytes, PROT_READ | PROT_WRITE)
-               ? OK
-               : INVALID;
+    if (count != 1 || !access || is_refused())
+        return INVALID;
+    return mprotect((void *)start, bytes, PROT_READ | PROT_WRITE) ? INVALID : OK;
 }
 
 EXPORT int cuMemUnmap(uintptr_t start, size_t bytes) {
     void *place =
         mmap((void *)start, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    return place == MAP_FAILED ? INVALID : OK;
+    return give(place == MAP_FAILED ? INVALID : OK);
 }
 
 /* ---- the rest */
@@ -313,22 +346,26 @@ EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = &blocks;
-    return device ? INVALID : OK;
+    return take(device ? INVALID : OK);
 }
-EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return device ? INVALID : OK; }
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return give(device ? INVALID : OK); }
 EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
     *mode = 0;
     return OK;
 }
 EXPORT int cuMemAlloc_v2(uintptr_t *start, size_t bytes) {
+    if (is_refused())
+        return NO_MEMORY;
     *start = (uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
-    return *start ? OK : NO_MEMORY;
+    return take(*start ? OK : NO_MEMORY);
 }
 EXPORT int cuMemFree_v2(uintptr_t start) {
     free((void *)start);
-    return OK;
+    return give(OK);
 }
 EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void *from, size_t bytes) {
+    if (is_refused())
+        return NO_MEMORY;
     memcpy((void *)to, from, bytes);
     return OK;
 }
@@ -344,6 +381,8 @@ static struct block registered[BLOCKS];
 
 EXPORT int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
     int code = NO_MEMORY;
+    if (is_refused())
+        return code;
     pthread_mutex_lock(&lock);
     for (int at = 0; at < BLOCKS && code; at++)
         if (!registered[at].start) {
@@ -351,7 +390,7 @@ EXPORT int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
             code = OK;
         }
     pthread_mutex_unlock(&lock);
-    return flags & ~3u ? INVALID : code;
+    return flags & ~3u ? INVALID : take(code);
 }
 EXPORT int cuMemHostUnregister(void *start) {
     int code = INVALID;
@@ -362,14 +401,16 @@ EXPORT int cuMemHostUnregister(void *start) {
             code = OK;
         }
     pthread_mutex_unlock(&lock);
-    return code;
+    return give(code);
 }
 EXPORT int cuMemHostGetDevicePointer_v2(uintptr_t *out, void *start, unsigned flags) {
     *out = (uintptr_t)start;
-    return flags ? INVALID : OK;
+    return flags || is_refused() ? INVALID : OK;
 }
 
 EXPORT int cuStreamCreateWithPriority(struct stream **out, unsigned flags, int priority) {
+    if (is_refused())
+        return NO_MEMORY;
     struct stream *stream = calloc(1, sizeof *stream);
     if (flags != 1 || (priority != -5 && priority != -4) || !stream)
         return INVALID;
@@ -377,7 +418,7 @@ EXPORT int cuStreamCreateWithPriority(struct stream **out, unsigned flags, int p
     pthread_cond_init(&stream->more, NULL);
     stream->last = &stream->first;
     *out = stream;
-    return pthread_create(&stream->thread, NULL, serve, stream) ? NO_MEMORY : OK;
+    return take(pthread_create(&stream->thread, NULL, serve, stream) ? NO_MEMORY : OK);
 }
 
 EXPORT int cuStreamQuery(struct stream *stream) {
@@ -397,7 +438,7 @@ EXPORT int cuStreamDestroy_v2(struct stream *stream) {
     pthread_mutex_unlock(&stream->lock);
     pthread_join(stream->thread, NULL);
     free(stream);
-    return OK;
+    return give(OK);
 }
 
 EXPORT int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, struct stream *stream) {

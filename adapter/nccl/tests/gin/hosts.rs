@@ -61,6 +61,26 @@ fn ranks_of_two_hosts_meet_over_libfabric() {
     }
 }
 
+/// In the guest of `tests/vm` with its wires, where each host has two ports.
+#[test]
+fn ranks_of_two_hosts_meet_over_verbs() {
+    const PORTS: [&str; 2] = ["=rxe0,rxe1", "=rxe2,rxe3"];
+    if is_child() {
+        part();
+        set("NCCL_IB_HCA", PORTS[number(RANK)]);
+        return every_rank_to_every_rank();
+    }
+    if !Path::new("/sys/class/infiniband/rxe3").exists() {
+        assert!(std::env::var_os("XTIE_VM").is_none(), "the guest has no wires");
+        return println!("SKIP: no RDMA ports on wires");
+    }
+    let over = [("CROSSTIE_RAILS", "verbs"), ("NCCL_IB_TIMEOUT", "15")];
+    let name = "hosts::ranks_of_two_hosts_meet_over_verbs";
+    for text in all_said(start_apart(name, 2, &over)) {
+        assert!(text.contains("over verbs"), "{text}");
+    }
+}
+
 /// A group keeps no order of puts to one place: the plugin must.
 #[test]
 fn puts_to_another_host_keep_their_order_where_they_overlap() {
@@ -403,5 +423,80 @@ fn put_with_a_signal_to_another_host_is_measured() {
         println!("put of 8 B with a signal: {:.1} us, {:.1} to {:.1}", at(50), at(10), at(90));
     }
     assert!(!rank.has_failed());
+    rank.close(&[memory]);
+}
+
+#[test]
+fn what_a_driver_refuses_one_host_fails_at_all_and_leaves_nothing() {
+    if !is_child() {
+        let name = "hosts::what_a_driver_refuses_one_host_fails_at_all_and_leaves_nothing";
+        return all_succeed(start_apart(name, 2, &[]));
+    }
+    part();
+    bad_input::a_driver_that_refuses();
+}
+
+#[test]
+fn collective_calls_that_one_host_does_not_come_to_fail() {
+    if !is_child() {
+        let name = "hosts::collective_calls_that_one_host_does_not_come_to_fail";
+        return bad_input::each_call_without_one(|what| start_apart(name, 2, what));
+    }
+    part();
+    bad_input::one_does_not_come();
+}
+
+/// Lets a process that is stopped go on.
+struct Stopped(i32);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: only sends a signal.
+        unsafe { libc::kill(self.0, libc::SIGCONT) };
+    }
+}
+
+/// What goes to it waits, also behind what it has not taken; what goes to others does not.
+#[test]
+fn rank_that_stands_still_holds_up_no_other() {
+    if !is_child() {
+        let name = "hosts::rank_that_stands_still_holds_up_no_other";
+        return all_succeed(start_apart(name, 4, &[]));
+    }
+    part();
+    let rank = Rank::open();
+    let (_, key, memory) = rank.window(4096);
+    let file = PathBuf::from(std::env::var_os(FOLDER).unwrap()).join("stopped");
+    match rank.device.rank {
+        0 => {
+            let mut pid = None;
+            wait_until("its number", || {
+                pid = std::fs::read_to_string(&file).ok().and_then(|text| text.parse().ok());
+                pid.is_some()
+            });
+            let stopped = Stopped(pid.unwrap());
+            let stat = format!("/proc/{}/stat", stopped.0);
+            let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+            wait_until("its stop", is_stopped);
+            let [mut still, mut other] = [3, 2].map(|peer| rank.device.queue(peer, false));
+            let remote = Address { key, offset: 0 };
+            let put = Work::Write { remote, local: whole(key, 64, 64) };
+            let puts = [still.post(&put), still.post(&put)];
+            for _ in 0..20 {
+                let put = other.post(&put);
+                wait_until("a put to another rank", || other.poll(put) == Some(Ok(())));
+            }
+            assert_eq!(still.poll(puts[1]), None);
+            drop(stopped);
+            wait_until("the puts to it", || still.poll(puts[1]) == Some(Ok(())));
+        }
+        3 => {
+            std::fs::write(&file, std::process::id().to_string()).unwrap();
+            // SAFETY: only stops this process.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        }
+        _ => {}
+    }
+    bad_input::leave(&rank);
     rank.close(&[memory]);
 }
