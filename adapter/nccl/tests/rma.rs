@@ -31,7 +31,10 @@ use memory::{Area, Kind, pattern};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use table::{ADD, INC, Table};
-use world::{CONTEXTS, HOSTS, PROCESSES, Rank, TCP, THREADS, play, wait_until};
+use world::{
+    CONTEXTS, HOSTS, PROCESSES, Rank, TCP, THREADS, VERBS, all_succeed, is_child, play, start,
+    wait_until,
+};
 
 const ALL: [usize; 4] = [11, 13, 14, 15];
 const LAYOUTS: [world::Layout; 4] = [THREADS, PROCESSES, TCP, HOSTS];
@@ -103,6 +106,25 @@ fn bytes_of_gpus_are_there_when_their_signal_is_seen() {
     play("bytes_of_gpus_are_there_when_their_signal_is_seen", &[11, 14], &LAYOUTS, |rank| {
         every_rank_to_every_rank(rank, &[Kind::Host, Kind::Device]);
     });
+}
+
+#[test]
+fn bytes_are_there_when_their_signal_is_seen_over_verbs() {
+    const TEST: &str = "bytes_are_there_when_their_signal_is_seen_over_verbs";
+    const PORTS: [&[(&str, &str)]; 2] =
+        [&[("NCCL_IB_HCA", "=rxe0,rxe1")], &[("NCCL_IB_HCA", "=rxe2,rxe3")]];
+    if is_child() {
+        return play(TEST, &[], &[], |rank| {
+            every_rank_to_every_rank(rank, &[Kind::Host, Kind::Device]);
+        });
+    }
+    if !std::path::Path::new("/sys/class/infiniband/rxe3").exists() {
+        assert!(std::env::var_os("XTIE_VM").is_none(), "the guest has no wires");
+        return println!("SKIP: no RDMA ports on wires");
+    }
+    for version in [11, 14] {
+        all_succeed(TEST, start(TEST, version, &VERBS, &PORTS));
+    }
 }
 
 /// All ranks add to one word of each rank, by one and by values, and lose nothing.

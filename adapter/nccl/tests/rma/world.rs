@@ -62,6 +62,19 @@ pub const THREE_TCP: Layout = Layout { name: "three-tcp", hosts: 3, ..TCP };
 pub const HOSTS: Layout =
     Layout { name: "hosts", hosts: 2, each: 2, variables: &[LO], apart: true };
 
+/// Two hosts with nothing but RDMA ports between them, in the guest of `tests/vm` with its wires.
+pub const VERBS: Layout = Layout {
+    name: "verbs",
+    hosts: 2,
+    each: 1,
+    variables: &[
+        ("CROSSTIE_RAILS", "verbs"),
+        ("CROSSTIE_RAILS_REQUIRED", "verbs"),
+        ("NCCL_IB_TIMEOUT", "15"),
+    ],
+    apart: true,
+};
+
 impl Layout {
     pub fn ranks(&self) -> usize {
         self.hosts * self.each
