@@ -6,6 +6,7 @@ mod cuda_support;
 mod gather_support;
 mod group_support;
 mod host_support;
+mod namespace_support;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::slab::Handle;
@@ -21,6 +22,7 @@ use cuda_support::{control, with_double};
 use gather_support::{Device, ROOM, kinds, options, run_devices, run_hosts};
 use group_support::{Member, Rank, Table, limits};
 use host_support::roles::{self, Line};
+use namespace_support::{Hosts, Start, may};
 use std::time::Duration;
 
 /// Counts of the acceptance table, in bytes.
@@ -587,7 +589,7 @@ fn member() {
 
 #[test]
 fn role() {
-    roles::take(&[("member", member)]);
+    roles::take(&[("member", member), ("apart", apart)]);
 }
 
 #[test]
@@ -607,5 +609,80 @@ fn a_member_that_is_killed_while_graphs_replay_is_an_error_and_no_hang() {
         });
         assert_eq!(rounds, 4);
         drop(process);
+    });
+}
+
+/// The same where a third process hands on what each says, which hears of it by a number.
+struct Handed<'l>(Wire<'l>);
+
+impl Bootstrap for Handed<'_> {
+    fn gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), BootstrapError> {
+        self.0.0.say_number(1);
+        self.0.gather(mine, all)
+    }
+
+    fn look(&mut self) -> Result<(), BootstrapError> {
+        Ok(())
+    }
+}
+
+/// One of two ranks on networks of their own, at once and by graphs.
+fn apart() {
+    let mut line = roles::line();
+    let rank = line.hear_number() as usize;
+    let member = Member { table: Table::new(1), rank, patience: Duration::from_secs(600) };
+    let mut wire = Handed(Wire(&mut line, rank));
+    let options = host_support::small(6);
+    let opened = Rank::open_by(&options, member, &mut wire, limits(2), gather_support::timeout());
+    line.say_number(0);
+    let mut rank = opened.expect("a group");
+    let (mut device, _) = Device::open(&mut rank);
+    for algorithm in [Direct, Pipeline] {
+        let request = device.prepare(device.key(algorithm, 0)).expect("a request");
+        for (bytes, in_place) in COUNTS.into_iter().flat_map(|it| [(it, true), (it, false)]) {
+            let from = if in_place { device.own(bytes) } else { device.send };
+            let (graph, made) = device.record(|device| {
+                device.gather(request, from, bytes).expect("an AllGather");
+            });
+            for round in 0..ROUNDS {
+                device.give(from, bytes, round);
+                match round % 2 {
+                    0 => ok(cuGraphLaunch(made, device.stream)),
+                    _ => device.gather(request, from, bytes).expect("an AllGather"),
+                }
+                device.settle();
+                device.check(bytes, round);
+                device.rank.barrier(device.window, 0).expect("a barrier");
+            }
+            ok(cuGraphExecDestroy(made));
+            ok(cuGraphDestroy(graph));
+        }
+        device.rank.group().gather_destroy(request).expect("destroyed");
+    }
+    line.say_text("gathered");
+}
+
+#[test]
+fn network_namespaces_gather_over_tcp() {
+    const TEST: &str = "network_namespaces_gather_over_tcp";
+    with_double(TEST, &[], || {
+        if !may(TEST) {
+            return;
+        }
+        let hosts = Hosts::bridged(2);
+        let mut two = [0, 1].map(|at| {
+            let node = (at + 1).to_string();
+            let environment = [("CROSSTIE_SOCKET_IFNAME", "eth0"), ("CROSSTIE_NODE_ID", &node)];
+            hosts.start(at, "apart", Start { environment: &environment, log: None })
+        });
+        two.iter_mut().zip(0..).for_each(|(process, rank)| process.line.say_number(rank));
+        while two.each_mut().map(|process| process.line.hear_number()) == [1, 1] {
+            let [first, second] = two.each_mut().map(|process| process.line.hear::<160>());
+            two[0].line.say(&second);
+            two[1].line.say(&first);
+        }
+        for process in &mut two {
+            assert_eq!(process.line.hear_text(), "gathered");
+        }
     });
 }
