@@ -19,7 +19,7 @@ use crosstie::window::{Limits, WindowError};
 use cuda_support::driver::*;
 use cuda_support::steps::*;
 use cuda_support::{control, with_double};
-use gather_support::{Device, ROOM, kinds, options, run_devices, run_hosts};
+use gather_support::{Device, ROOM, kinds, options, run_devices, run_hosts, run_hosts_of};
 use group_support::{Member, Rank, Table, limits};
 use host_support::roles::{self, Line};
 use namespace_support::{Hosts, Start, may};
@@ -208,6 +208,50 @@ fn wrong_arguments_have_names_and_change_nothing() {
             device.gather(request, own, 4096).expect("as if nothing had been");
             device.settle();
             device.check(4096, 3);
+        });
+    });
+}
+
+/// What windows and groups do not allow.
+#[test]
+fn windows_that_are_not_ready_and_too_many_requests_are_refused_by_name() {
+    let test = "windows_that_are_not_ready_and_too_many_requests_are_refused_by_name";
+    with_double(test, &[], || {
+        run_devices(&options(2), 2, |device| {
+            let key = device.key(Direct, 0);
+            let bytes = device.memory.bytes as u64;
+            let not_exchanged = device.rank.register(device.memory);
+            let refused = device.prepare(Key { window: not_exchanged, ..key });
+            assert_eq!(refused, Err(GatherError::Window(WindowError::NotExchanged)));
+            device.rank.group().free(not_exchanged).expect("a free");
+            let read_only = device.rank.try_register(device.memory, bytes, true).expect("a window");
+            device.rank.exchange(read_only).expect("an exchange");
+            let refused = device.prepare(Key { window: read_only, ..key });
+            assert_eq!(refused, Err(GatherError::Window(WindowError::ReadOnly)));
+            device.rank.meet();
+            device.rank.group().free(read_only).expect("a free");
+            let all: Vec<_> = (0..64)
+                .map(|at| device.prepare(Key { bytes: 4096 + at, ..key }).expect("a request"))
+                .collect();
+            assert_eq!(device.prepare(key), Err(GatherError::Full));
+            device.rank.group().gather_destroy(all[7]).expect("destroyed");
+            let again = device.prepare(key).expect("a request");
+            let own = device.own(4096);
+            device.give(own, 4096, 5);
+            device.gather(again, own, 4096).expect("an AllGather");
+            device.settle();
+            device.check(4096, 5);
+        });
+    });
+}
+
+/// A pipeline passes chunks from host to host, each by a rank of its own.
+#[test]
+fn pipeline_of_hosts_with_unequal_ranks_is_refused_at_all() {
+    with_double("pipeline_of_hosts_with_unequal_ranks_is_refused_at_all", &[], || {
+        run_hosts_of(&[2, 1], |device| {
+            assert_eq!(device.prepare(device.key(Pipeline, 0)), Err(GatherError::Teams));
+            all_counts(device, Direct, 0);
         });
     });
 }

@@ -34,9 +34,9 @@ pub fn options(ranks: u32) -> Options {
     small(2 * ranks + 2)
 }
 
-/// The options of one of several hosts, of `each` ranks, which reach each other over TCP.
-pub fn options_of_host(rank: u32, each: u32, ranks: u32) -> Options {
-    let node = (rank / each + 1).to_string();
+/// The options of one of several hosts, which reach each other over TCP.
+pub fn options_of_host(host: usize, ranks: u32) -> Options {
+    let node = (host + 1).to_string();
     let settings = [("CROSSTIE_NODE_ID", node.as_str()), ("CROSSTIE_SOCKET_IFNAME", "lo")];
     let of_process = Variables::of_process().iter();
     let variables: Variables = of_process
@@ -53,16 +53,22 @@ pub fn run_devices(options: &Options, ranks: u32, program: impl Fn(&mut Device) 
     run(options, ranks, |rank| with_device(rank, &program));
 }
 
-/// The same with options of each rank's own.
+/// The same on hosts of as many ranks `each`.
 pub fn run_hosts(hosts: u32, each: u32, program: impl Fn(&mut Device) + Sync) {
-    let (ranks, table) = (hosts * each, Table::new((hosts * each) as usize));
+    run_hosts_of(&vec![each; hosts as usize], program);
+}
+
+/// The same on hosts whose numbers of ranks are given.
+pub fn run_hosts_of(hosts: &[u32], program: impl Fn(&mut Device) + Sync) {
+    let host_of: Vec<usize> =
+        hosts.iter().enumerate().flat_map(|(host, each)| vec![host; *each as usize]).collect();
+    let (ranks, table) = (host_of.len() as u32, Table::new(host_of.len()));
     std::thread::scope(|scope| {
-        for rank in 0..ranks {
+        for (rank, host) in host_of.into_iter().enumerate() {
             let (table, program) = (&table, &program);
             scope.spawn(move || {
-                let options = options_of_host(rank, each, ranks);
-                let opened =
-                    Rank::try_open(&options, table, rank as usize, limits(ranks), timeout());
+                let options = options_of_host(host, ranks);
+                let opened = Rank::try_open(&options, table, rank, limits(ranks), timeout());
                 let mut rank = opened.expect("a group");
                 with_device(&mut rank, program);
                 rank.close();

@@ -3,6 +3,8 @@
 //
 //     nvcc -std=c++17 -arch=native -I NCCL/include -I device -I c-api/include -I examples-c
 //         tests/gpu/doca.cu LIBS
+#include <errno.h>
+
 #include <nccl_device/utility.h>
 
 #include <nccl_device/gin/gdaki/doca_gpunetio/doca_gpunetio_device.h>
@@ -32,22 +34,32 @@ struct Names {
 };
 
 enum Function {
-    PUT, PUT_WARP, P, PUT_SIGNAL, P_SIGNAL, SIGNAL, GET, WAIT_ALL,
-    PUT_COUNTER, P_COUNTER, PUT_SIGNAL_COUNTER, SIGNAL_COUNTER, FUNCTIONS
+    PUT, PUT_WARP, P, PUT_SIGNAL, P_SIGNAL, SIGNAL, GET, GET_WARP, GET_WAIT, GET_WAIT_DUMP, MCST,
+    POLL_CQ, POLL_ONE, WAIT_ALL,
+    PUT_COUNTER, P_COUNTER, PUT_SIGNAL_COUNTER, SIGNAL_COUNTER, GET_COUNTER, FUNCTIONS
 };
 static const char *const names[FUNCTIONS] = {
-    "put", "put, by a warp", "p", "put_signal", "p_signal", "signal", "get", "wait, of all",
-    "put_counter", "p_counter", "put_signal_counter", "signal_counter"};
+    "put", "put, by a warp", "p", "put_signal", "p_signal", "signal", "get", "get, by a warp",
+    "get_wait", "get_wait, with a dump", "mcst", "poll_cq", "poll_one_cq_at", "wait, of all",
+    "put_counter", "p_counter", "put_signal_counter", "signal_counter", "get_counter"};
+
+constexpr auto GPU = DOCA_GPUNETIO_VERBS_RESOURCE_SHARING_MODE_GPU;
+constexpr auto AUTO = DOCA_GPUNETIO_VERBS_NIC_HANDLER_AUTO;
+constexpr auto WARP = DOCA_GPUNETIO_VERBS_EXEC_SCOPE_WARP;
 
 XTIE_DEVICE uint64_t value_of(const Step &s, uint32_t rank) { return pattern(seed_of(s, rank), 0); }
 
 // Calls one function; what it signals or counts is 3.
 XTIE_DEVICE void call(const Step &s, const Names &n, Function which) {
     uint64_t ticket = 0, value = value_of(s, s.me);
+    auto *cq = doca_gpu_dev_verbs_qp_get_cq_sq(n.queue);
+    // the other's source, and where its puts would arrive
+    Address source = {s.from, n.there.key}, target = {s.to, n.here.key};
+    int polled;
     switch (which) {
     case PUT:
         doca_gpu_dev_verbs_put(n.queue, n.there, n.here, s.bytes, &ticket);
-        EXPECT(doca_gpu_dev_verbs_poll_cq_at(doca_gpu_dev_verbs_qp_get_cq_sq(n.queue), ticket), 0);
+        EXPECT(doca_gpu_dev_verbs_poll_cq_at(cq, ticket), 0);
         break;
     case P: doca_gpu_dev_verbs_p<uint64_t>(n.queue, n.there, value); break;
     case PUT_SIGNAL:
@@ -58,10 +70,33 @@ XTIE_DEVICE void call(const Step &s, const Names &n, Function which) {
         break;
     case SIGNAL: doca_gpu_dev_verbs_signal<ADD>(n.queue, n.signal, n.sink, 3); break;
     case GET:
-        // the other's source, to where its puts would arrive
-        doca_gpu_dev_verbs_get(n.queue, {s.from, n.there.key}, {s.to, n.here.key}, s.bytes, n.sink,
-                               &ticket);
+        doca_gpu_dev_verbs_get(n.queue, source, target, s.bytes, n.sink, &ticket);
         doca_gpu_dev_verbs_wait(n.queue, ticket);
+        break;
+    case GET_WAIT:
+        doca_gpu_dev_verbs_get(n.queue, source, target, s.bytes, n.sink, &ticket);
+        doca_gpu_dev_verbs_get_wait(n.queue, n.here, ticket);
+        break;
+    case GET_WAIT_DUMP:
+        doca_gpu_dev_verbs_get(n.queue, source, target, s.bytes, n.sink, &ticket);
+        doca_gpu_dev_verbs_get_wait<GPU, AUTO, DOCA_GPUNETIO_VERBS_MCST_ENABLED>(n.queue, n.here,
+                                                                                 ticket);
+        break;
+    case MCST:
+        doca_gpu_dev_verbs_put(n.queue, n.there, n.here, s.bytes, &ticket);
+        doca_gpu_dev_verbs_mcst(n.queue, n.here, &ticket);
+        EXPECT(doca_gpu_dev_verbs_poll_cq_at(cq, ticket), 0);
+        break;
+    case POLL_CQ:
+        doca_gpu_dev_verbs_wait(n.queue);  // the next completion is that of the put
+        doca_gpu_dev_verbs_put(n.queue, n.there, n.here, s.bytes, &ticket);
+        EXPECT(doca_gpu_dev_verbs_poll_cq(cq, 1), 0);
+        break;
+    case POLL_ONE:
+        doca_gpu_dev_verbs_put(n.queue, n.there, n.here, s.bytes, &ticket);
+        do polled = doca_gpu_dev_verbs_poll_one_cq_at(cq, ticket);
+        while (polled == EBUSY);
+        EXPECT(polled, 0);
         break;
     case WAIT_ALL:
         for (int i = 0; i < 40; i++)
@@ -84,7 +119,12 @@ XTIE_DEVICE void call(const Step &s, const Names &n, Function which) {
         doca_gpu_dev_verbs_signal_counter<ADD>(n.queue, n.signal, n.sink, 3, n.companion, n.counter,
                                                n.sink, 3);
         break;
+    case GET_COUNTER:
+        doca_gpu_dev_verbs_get_counter(n.queue, source, target, s.bytes, n.companion, n.counter,
+                                       n.sink, 3);
+        break;
     case PUT_WARP:
+    case GET_WARP:
     case FUNCTIONS: break;
     }
 }
@@ -98,15 +138,14 @@ __global__ void doca_step(Step s, Function which) {
     Names n(s);
     crosstie::window w(s.view, 1);  // a set of its own
     crosstie::thread one;
-    if (which == PUT_WARP && threadIdx.x < 32) {
-        uint64_t ticket;
-        Address there = n.there, here = n.here;
-        there.addr += s.bytes / 32 * threadIdx.x;
-        here.addr += s.bytes / 32 * threadIdx.x;
-        doca_gpu_dev_verbs_put<DOCA_GPUNETIO_VERBS_RESOURCE_SHARING_MODE_GPU,
-                               DOCA_GPUNETIO_VERBS_NIC_HANDLER_AUTO,
-                               DOCA_GPUNETIO_VERBS_EXEC_SCOPE_WARP>(n.queue, there, here,
-                                                                    s.bytes / 32, &ticket);
+    if ((which == PUT_WARP || which == GET_WARP) && threadIdx.x < 32) {
+        uint64_t ticket, part = s.bytes / 32, at = part * threadIdx.x;
+        Address there = {s.to + at, n.there.key}, here = {s.from + at, n.here.key};
+        Address source = {s.from + at, n.there.key}, target = {s.to + at, n.here.key};
+        if (which == PUT_WARP)
+            doca_gpu_dev_verbs_put<GPU, AUTO, WARP>(n.queue, there, here, part, &ticket);
+        else
+            doca_gpu_dev_verbs_get<GPU, AUTO, WARP>(n.queue, source, target, part, n.sink, &ticket);
         doca_gpu_dev_verbs_wait(n.queue, ticket);
         __syncwarp();
     }

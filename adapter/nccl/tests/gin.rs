@@ -12,6 +12,7 @@ use crosstie_nccl::abi::table::Pointer;
 use crosstie_nccl::birth::{gin_v11, gin_v13, gin_v14};
 use crosstie_nccl::one_sided::{GIN_V11, GIN_V13, GIN_V14};
 use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::ptr::null_mut;
@@ -644,6 +645,46 @@ fn peer_that_ends() {
         is_error
     });
     assert!(rank.has_failed());
+    rank.close(&[memory]);
+}
+
+/// Other memory of the same call: with a dma-buf, which stays NCCL's, and with strong order.
+#[test]
+fn memory_with_a_dma_buf_and_with_flags_is_a_window_like_others() {
+    const FORCE_SO: u64 = 1;
+    if !is_child() {
+        let name = "memory_with_a_dma_buf_and_with_flags_is_a_window_like_others";
+        return [11, 13, 14].into_iter().for_each(|version| all_succeed(start(name, version, 2)));
+    }
+    let rank = Rank::open();
+    let device = &rank.device;
+    let (own, peer, address) = (device.rank, 1 - device.rank, double_alloc(4096));
+    let (mut memory, mut handle) = (null_mut(), null_mut());
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let (coll, data, descriptor) = (rank.coll, address as Pointer, file.as_raw_fd());
+    let (out, key_out) = (&raw mut memory, &raw mut handle);
+    // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
+    let rc = unsafe {
+        gin_v11::reg_mr_sym_dma_buf(coll, data, 4096, 2, 0, descriptor, FORCE_SO, out, key_out)
+    };
+    assert_eq!(rc, 0);
+    assert!(file.metadata().is_ok(), "the descriptor is NCCL's");
+    let key: u32 = read(handle as u64 + 8);
+    for at in 0..64 {
+        // SAFETY: what the plugin, or the double, has given, as NCCL and its kernels use it.
+        unsafe { ((address + at) as *mut u8).write(value(own, peer, at as usize)) };
+    }
+    let (arrived, signal) = device.signal(0);
+    let mut queue = device.queue(peer, false);
+    let remote = Address { key, offset: 1024 };
+    queue.write(&Work::Write { remote, local: whole(key, 0, 64) }, 0);
+    let last = queue.post(&device.add(signal, 1));
+    wait_until("the peer's bytes", || arrived.load(Ordering::Acquire) == 1);
+    for at in 0..64 {
+        assert_eq!(read::<u8>(address + 1024 + at), value(peer, own, at as usize));
+    }
+    wait_until("a flush", || queue.poll(last) == Some(Ok(())));
+    bad_input::leave(&rank);
     rank.close(&[memory]);
 }
 

@@ -39,6 +39,8 @@ pub enum Reach {
 /// A region and what keeps it.
 #[derive(Debug)]
 pub struct Region {
+    /// Registrations of host memory, dropped before the memory (`reach`).
+    pub pinned: Option<Pinned>,
     /// How it is reached.
     pub reach: Reach,
     /// How ranks of other hosts reach the own part, and this rank theirs.
@@ -47,18 +49,16 @@ pub struct Region {
     pub imports: Vec<Import>,
     /// The structures that the GPU was given.
     pub blocks: Vec<DeviceBlock>,
-    /// Registrations of host memory, dropped before the memory (`reach`).
-    pub pinned: Option<Pinned>,
 }
 
 impl Region {
     /// One that is nowhere.
     pub const SINK: Region = Region {
+        pinned: None,
         reach: Reach::Sink,
         far: None,
         imports: Vec::new(),
         blocks: Vec::new(),
-        pinned: None,
     };
 }
 

@@ -49,7 +49,8 @@ said! {
             Place::Managed => {
                 f.write_str("it is managed memory, which no other process can map: use cudaMalloc")
             }
-            _ => f.write_str("it is memory of the host: register it with XTIE_MEMORY_HOST"),
+            _ => f.write_str("it is no memory of a GPU, or not any more; register memory of the \
+                              host with XTIE_MEMORY_HOST"),
         },
         /// Its two ends lie in different places.
         Torn => "it does not lie in memory of one GPU from end to end",

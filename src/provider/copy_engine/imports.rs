@@ -110,8 +110,8 @@ impl Imports {
         }
     }
 
-    /// The data thread wants to use an entry: counts it as a user. `None`: the table is full of
-    /// entries in use.
+    /// The data thread wants to use an entry: counts it as a user. `None`: the table is full; one
+    /// that nobody uses, if there is any, makes room soon.
     pub fn hold(&self, wanted: &Wanted) -> Option<u32> {
         let first = (wanted.key ^ wanted.exporter.name as u64 ^ u64::from(wanted.gpu)) as usize;
         let mut free = None;
@@ -137,7 +137,10 @@ impl Imports {
                 _ => {}
             }
         }
-        let at = free?;
+        let Some(at) = free else {
+            self.evict(first);
+            return None;
+        };
         let entry = &self.entries()[at];
         *locked(&entry.wanted) = *wanted;
         entry.users.store(1, Ordering::SeqCst);
@@ -145,6 +148,20 @@ impl Imports {
         locked(&self.queue).push(at as u32);
         self.ring();
         Some(at as u32)
+    }
+
+    /// Has the helper take one out that nobody uses, the first from a place on.
+    fn evict(&self, first: usize) {
+        let count = self.entries().len();
+        let all = (0..count).map(|step| &self.entries()[first.wrapping_add(step) % count]);
+        let is_idle = |entry: &&Entry| {
+            let state = entry.state.load(Ordering::Acquire);
+            matches!(state, READY | FAILED) && entry.users.load(Ordering::SeqCst) == 0
+        };
+        if let Some(entry) = all.into_iter().find(is_idle) {
+            entry.state.store(GONE, Ordering::SeqCst);
+            self.ring();
+        }
     }
 
     /// What became of an entry that is held.
@@ -168,7 +185,7 @@ impl Imports {
     pub fn release(&self, entry: u32) {
         let entry = &self.entries()[entry as usize];
         let users = entry.users.fetch_sub(1, Ordering::SeqCst) - 1;
-        if users == 0 && matches!(entry.state.load(Ordering::SeqCst), GONE | FAILED) {
+        if users == 0 && entry.state.load(Ordering::SeqCst) == GONE {
             self.ring(); // the helper takes it out
         }
     }
@@ -180,7 +197,8 @@ impl Imports {
         taken.into_iter().map(of).collect()
     }
 
-    /// For the helper: an entry is mapped, or cannot be, with a code that is not 0.
+    /// For the helper: an entry is mapped, or cannot be, with a code that is not 0. Nobody asks the
+    /// driver again then, until the owner forgets the region, or its place is needed.
     pub fn answer(&self, entry: u32, result: Result<Mapped, i32>) {
         let entry = &self.entries()[entry as usize];
         match result {
@@ -205,7 +223,7 @@ impl Imports {
             let wanted = *locked(&entry.wanted);
             let is_meant = wanted.exporter == exporter && key.is_none_or(|key| key == wanted.key);
             match state {
-                READY if is_meant => entry.state.store(GONE, Ordering::SeqCst),
+                READY | FAILED if is_meant => entry.state.store(GONE, Ordering::SeqCst),
                 WANTED if is_meant => {
                     entry.code.store(-libc::ECONNRESET, Ordering::Relaxed);
                     entry.state.store(FAILED, Ordering::SeqCst);
@@ -220,15 +238,64 @@ impl Imports {
         let mut swept = Vec::new();
         for (at, entry) in self.entries().iter().enumerate() {
             let state = entry.state.load(Ordering::SeqCst);
-            if state == FAILED {
-                entry.state.store(GONE, Ordering::SeqCst);
-            }
             // [hold]: GONE was stored before this look
-            if matches!(state, GONE | FAILED) && entry.users.load(Ordering::SeqCst) == 0 {
+            if state == GONE && entry.users.load(Ordering::SeqCst) == 0 {
                 entry.state.store(FREE, Ordering::SeqCst);
                 swept.push(at as u32);
             }
         }
         swept
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    const MAPPED: Mapped = Mapped { theirs: 4096, ours: 8192, length: 64 };
+
+    fn wanted(key: usize) -> Wanted {
+        Wanted { key: key as u64, ..Wanted::default() }
+    }
+
+    fn table() -> Imports {
+        let imports = Imports::new();
+        imports.wake_set(WakeFd::create().expect("a descriptor"));
+        imports
+    }
+
+    fn held(imports: &Imports, key: usize, result: Result<Mapped, i32>) -> u32 {
+        let entry = imports.hold(&wanted(key)).expect("room");
+        assert_eq!(imports.wanted(), [(entry, wanted(key))]);
+        imports.answer(entry, result);
+        entry
+    }
+
+    #[test]
+    fn full_table_gives_up_what_nobody_uses() {
+        let imports = table();
+        let all: Vec<u32> = (0..ENTRIES).map(|key| held(&imports, key, Ok(MAPPED))).collect();
+        assert_eq!(imports.hold(&wanted(ENTRIES)), None);
+        assert!(imports.sweep().is_empty(), "all are in use");
+        imports.release(all[7]);
+        assert_eq!(imports.hold(&wanted(ENTRIES)), None);
+        assert_eq!(imports.sweep(), [all[7]]);
+        held(&imports, ENTRIES, Ok(MAPPED));
+        assert_eq!(imports.look(all[8]), Look::Ready(MAPPED));
+    }
+
+    #[test]
+    fn failure_is_known_until_its_region_is_forgotten() {
+        let imports = table();
+        let entry = held(&imports, 3, Err(201));
+        imports.release(entry);
+        assert!(imports.sweep().is_empty());
+        assert_eq!(imports.hold(&wanted(3)), Some(entry));
+        assert!(imports.wanted().is_empty(), "the driver is asked again");
+        assert_eq!(imports.look(entry), Look::Failed(201));
+        imports.release(entry);
+        imports.forget(Exporter::default(), Some(3));
+        assert_eq!(imports.sweep(), [entry]);
+        held(&imports, 3, Ok(MAPPED));
     }
 }

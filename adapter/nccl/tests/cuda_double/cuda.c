@@ -394,6 +394,11 @@ EXPORT int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
 }
 EXPORT int cuMemHostUnregister(void *start) {
     int code = INVALID;
+    unsigned char resident;
+    if (mincore((void *)((uintptr_t)start & ~4095ul), 1, &resident)) {
+        fprintf(stderr, "memory is unregistered that is not mapped any more\n");
+        abort();
+    }
     pthread_mutex_lock(&lock);
     for (int at = 0; at < BLOCKS; at++)
         if (start && registered[at].start == start) {
