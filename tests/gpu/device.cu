@@ -47,9 +47,14 @@ static void steps_run(uint32_t peer, const char *where) {
     Step s = begin(peer, 0, TARGET + 64, 100000, 0);
     LAUNCH(ticket_step, 1, WIDE, s);
     row("put, wait_local, signal", where);
-    s = begin(peer, 8, TARGET + 72, 50001, 0);
-    LAUNCH(get_step, 1, WIDE, s);
-    row("get", where);
+    static const char *const gets[] = {"get, signal, flush by a thread",
+                                       "get, signal, flush by a warp",
+                                       "get, signal, flush by a block"};
+    for (int scope = 0; scope < 3; scope++) {
+        s = begin(peer, 8, TARGET + 72, 50001, 0);
+        LAUNCH(get_step, 1, WIDE, s, scope);
+        row(gets[scope], where);
+    }
     s = begin(peer, 0, TARGET + 64, 16 * 4096, 0);
     LAUNCH(fence_step, 1, WIDE, s);
     row("signal_with_fence behind puts", where);

@@ -111,14 +111,22 @@ __global__ void ticket_step(Step s) {
     expect_bytes(s, w, s.peer);
 }
 
-__global__ void get_step(Step s) {
+// A get, a signal and a flush by all threads of a scope.
+template <class Scope>
+XTIE_DEVICE void get_by(const Step &s, const crosstie::window &w, Scope scope) {
+    crosstie::ticket told;
+    EXPECT(w.get(scope, {s.peer, s.from, w, s.to, s.bytes}, &told), crosstie::OK);
+    EXPECT(w.wait_local(scope, told), crosstie::OK);
+    EXPECT(w.signal(scope, s.peer, {2, 1}), crosstie::OK);
+    EXPECT(w.flush(scope, s.peer), crosstie::OK);
+    EXPECT(w.wait_signal(scope, 2, crosstie::EQUAL, 1), crosstie::OK);
+}
+
+__global__ void get_step(Step s, int scope) {
     crosstie::window w(s.view);
-    if (threadIdx.x == 0) {
-        crosstie::thread one;
-        crosstie::ticket told;
-        EXPECT(w.get(one, {s.peer, s.from, w, s.to, s.bytes}, &told), crosstie::OK);
-        EXPECT(w.wait_local(one, told), crosstie::OK);
-    }
+    if (scope == 0 && threadIdx.x == 0) get_by(s, w, crosstie::thread());
+    if (scope == 1 && threadIdx.x < 32) get_by(s, w, crosstie::warp());
+    if (scope == 2) get_by(s, w, crosstie::block());
     __syncthreads();
     expect_bytes(s, w, s.peer);
 }
