@@ -59,7 +59,7 @@ fn said(arguments: &[&str], settings: &[(&str, &str)]) -> String {
 }
 
 /// Rows of the table: cases of device.cu on the CPU.
-const ROWS: usize = 32;
+const ROWS: usize = 36;
 
 fn all_rows(arguments: &[&str], settings: &[(&str, &str)]) {
     let text = said(arguments, settings);
