@@ -273,6 +273,63 @@ fn requests_of_a_window_that_was_freed_are_of_no_use() {
     });
 }
 
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Part {
+    Request,
+    Window,
+    Group,
+    Graph,
+}
+
+/// A rank whose parts end in an order, after a launch.
+fn ends_in(rank: &mut Rank, order: [Part; 4]) {
+    let (mut device, region) = Device::open(rank);
+    let request = device.prepare(device.key(Direct, 0)).expect("a request");
+    let own = device.own(8192);
+    let (graph, made) = device.record(|device| {
+        device.gather(request, own, 8192).expect("an AllGather");
+    });
+    device.give(own, 8192, 1);
+    ok(cuGraphLaunch(made, device.stream));
+    device.settle();
+    device.check(8192, 1);
+    device.rank.meet();
+    let Device { rank, window, memory, stream, send } = device;
+    for part in order {
+        match (part, &mut rank.group) {
+            (Part::Graph, _) => {
+                ok(cuGraphExecDestroy(made));
+                ok(cuGraphDestroy(graph));
+            }
+            (Part::Group, open) => {
+                assert!(open.take().expect("open").close(&mut rank.node));
+            }
+            (Part::Request, Some(group)) => group.gather_destroy(request).expect("destroyed"),
+            (Part::Window, Some(group)) => group.free(window).expect("a free"),
+            (Part::Request | Part::Window, None) => {} // ended with the group
+        }
+    }
+    while rank.node.shared.deregister(region).is_err() {
+        rank.node.progress();
+    }
+    ok(cuStreamDestroy_v2(stream));
+    ok(cuMemFree_v2(memory.address()));
+    ok(cuMemFree_v2(send));
+}
+
+#[test]
+fn requests_windows_groups_and_graphs_end_in_any_order() {
+    with_double("requests_windows_groups_and_graphs_end_in_any_order", &[], || {
+        let all = [Part::Request, Part::Window, Part::Group, Part::Graph];
+        for number in 0..256 {
+            let order = [0, 2, 4, 6].map(|shift| all[number >> shift & 3]);
+            if all.iter().all(|part| order.contains(part)) {
+                group_support::run(&options(2), 2, |rank| ends_in(rank, order));
+            }
+        }
+    });
+}
+
 #[test]
 fn hosts_gather_over_tcp() {
     with_double("hosts_gather_over_tcp", &[], || {
