@@ -111,9 +111,8 @@ impl Device {
         };
         let context = comm.context(&config)?;
         let made = Device::parts(&comm, context.0);
-        let blank = made.as_ref().map(|_| (&[][..], &[][..]));
-        let agreed = comm.agree(blank.map_err(|_| GinError::Rank(rank as usize)));
-        let made = made.and_then(|parts| agreed.map(|_| parts));
+        let agreed = comm.all_have(made.is_ok());
+        let made = made.and_then(|parts| agreed.map(|()| parts));
         let (engine, states, pinned, words) = made.inspect_err(|_| comm.context_end(context.0))?;
         comm.tell_ends(EndCount(Arc::new(Ends(states.clone()))));
         engine.add(comm.clone());
@@ -160,9 +159,8 @@ impl Device {
         };
         let registered = self.comm.register(memory.address, memory.length as usize)?;
         let made = self.describe(slot, memory, registered.key);
-        let blank = made.as_ref().map(|_| (&[][..], &[][..]));
-        let agreed = self.comm.agree(blank.map_err(|_| GinError::Rank(self.comm.ranks().0)));
-        let made = made.and_then(|made| agreed.map(|_| made));
+        let agreed = self.comm.all_have(made.is_ok());
+        let made = made.and_then(|made| agreed.map(|()| made));
         let (mirror, view, peers) = made.inspect_err(|_| self.comm.deregister(registered.key))?;
         let address = view.start();
         self.seen.add(window, mirror);

@@ -178,6 +178,11 @@ impl Comm {
         Ok(parts)
     }
 
+    /// Whether all ranks could do their part, which this one could or not. A collective call.
+    pub fn all_have(&self, has: bool) -> Result<(), GinError> {
+        all_have(&mut locked(&self.group), has)
+    }
+
     /// Registers device memory: a window. A collective call.
     ///
     /// *Errors*: [`GinError`], at all ranks if one of them fails.

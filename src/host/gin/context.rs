@@ -189,11 +189,10 @@ impl Context {
         let built = met.and_then(|()| signals.fill(comm, parts)).and_then(|()| {
             Context::build(regions, config, number, &plan, [signals.device, counters.device])
         });
-        let blank = built.as_ref().map(|_| (&[][..], &[][..]));
-        let agreed = comm.agree(blank.map_err(|_| GinError::Rank(own)));
+        let agreed = comm.all_have(built.is_ok());
         let context = built?;
         match agreed {
-            Ok(_) => Ok(context),
+            Ok(()) => Ok(context),
             Err(error) => {
                 comm.retire(context);
                 Err(error)
