@@ -32,6 +32,8 @@ mod log;
 mod self_puts;
 #[path = "../../../tests/common/wait.rs"]
 mod wait;
+#[path = "support/wires.rs"]
+mod wires;
 
 const RANK: &str = "GIN_RANK";
 const RANKS: &str = "GIN_RANKS";

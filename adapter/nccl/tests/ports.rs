@@ -3,21 +3,17 @@
 
 #[allow(dead_code)] // of the shared parts
 mod support;
+#[path = "support/wires.rs"]
+mod wires;
 
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::{CONTRACT, harness, play_in, plugin};
 
 /// One at a time, on few and slow CPUs; `None`: there are no such ports here, and it was said.
-fn wires() -> Option<MutexGuard<'static, ()>> {
+fn alone_on_wires() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let has = (0..4).all(|at| Path::new(&format!("/sys/class/infiniband/rxe{at}")).exists());
-    assert!(has || std::env::var_os("XTIE_VM").is_none(), "the guest has no wires");
-    if !has {
-        eprintln!("SKIP: no RDMA ports on wires");
-    }
-    has.then_some(alone)
+    wires::are_here().then_some(alone)
 }
 
 /// Over the ports of both ends, and nothing else but what connections are made by.
@@ -45,7 +41,7 @@ fn harness_is_built() {
 
 #[test]
 fn ports_are_devices_and_interfaces_only_without_them() {
-    let Some(_alone) = wires() else { return };
+    let Some(_alone) = alone_on_wires() else { return };
     for version in [6, 9, 12] {
         play("ports_shown", version, &[]);
         play("ports_chosen", version, &[]);
@@ -56,7 +52,7 @@ fn ports_are_devices_and_interfaces_only_without_them() {
 
 #[test]
 fn connection_of_a_port_goes_over_that_port_alone() {
-    let Some(_alone) = wires() else { return };
+    let Some(_alone) = alone_on_wires() else { return };
     play("ports_apart", 12, &[]);
     play("ports_apart", 6, &[]);
 }
@@ -64,7 +60,7 @@ fn connection_of_a_port_goes_over_that_port_alone() {
 /// Those of NCCL's variables that say which GID, with the addresses of IPv6 that the guest has.
 #[test]
 fn connection_of_a_port_goes_over_ipv6_where_nccl_asks_for_it() {
-    let Some(_alone) = wires() else { return };
+    let Some(_alone) = alone_on_wires() else { return };
     let family = ("NCCL_IB_ADDR_FAMILY", "AF_INET6");
     play("ports_apart", 12, &[family]);
     play("ports_fused", 12, &[family, ("NCCL_IB_ADDR_RANGE", "fd77::/48")]);
@@ -72,21 +68,21 @@ fn connection_of_a_port_goes_over_ipv6_where_nccl_asks_for_it() {
 
 #[test]
 fn device_of_two_ports_has_a_rail_on_each() {
-    let Some(_alone) = wires() else { return };
+    let Some(_alone) = alone_on_wires() else { return };
     play("ports_fused", 9, &[]);
     play("ports_fused", 12, &[]);
 }
 
 #[test]
 fn devices_that_are_not_alike_use_the_ports_that_both_reach() {
-    let Some(_alone) = wires() else { return };
+    let Some(_alone) = alone_on_wires() else { return };
     play("ports_uneven", 12, &[]);
     play("ports_and_interfaces", 12, &[]);
 }
 
 #[test]
 fn link_that_goes_down_and_up_costs_no_message() {
-    let Some(_alone) = wires() else { return };
+    let Some(_alone) = alone_on_wires() else { return };
     play("ports_link_pulled", 12, &BESIDE);
     // with a socket of the reserve on each link
     play("ports_link_pulled", 9, &[]);
@@ -96,7 +92,7 @@ fn link_that_goes_down_and_up_costs_no_message() {
 /// The tables' own ways to make and leave devices of ports are played above.
 #[test]
 fn points_of_the_contract_hold_over_ports() {
-    let Some(_alone) = wires() else { return };
+    let Some(_alone) = alone_on_wires() else { return };
     for scenario in CONTRACT {
         play(scenario, 12, &[]);
     }
@@ -104,6 +100,6 @@ fn points_of_the_contract_hold_over_ports() {
 
 #[test]
 fn traffic_at_random_arrives_whole_over_ports() {
-    let Some(_alone) = wires() else { return };
+    let Some(_alone) = alone_on_wires() else { return };
     play("traffic", 12, &[]);
 }

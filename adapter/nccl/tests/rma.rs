@@ -23,6 +23,8 @@ mod refused;
 mod table;
 #[path = "../../../tests/common/wait.rs"]
 mod wait;
+#[path = "support/wires.rs"]
+mod wires;
 #[path = "rma/world.rs"]
 mod world;
 
@@ -111,19 +113,17 @@ fn bytes_of_gpus_are_there_when_their_signal_is_seen() {
 #[test]
 fn bytes_are_there_when_their_signal_is_seen_over_verbs() {
     const TEST: &str = "bytes_are_there_when_their_signal_is_seen_over_verbs";
-    const PORTS: [&[(&str, &str)]; 2] =
-        [&[("NCCL_IB_HCA", "=rxe0,rxe1")], &[("NCCL_IB_HCA", "=rxe2,rxe3")]];
     if is_child() {
         return play(TEST, &[], &[], |rank| {
             every_rank_to_every_rank(rank, &[Kind::Host, Kind::Device]);
         });
     }
-    if !std::path::Path::new("/sys/class/infiniband/rxe3").exists() {
-        assert!(std::env::var_os("XTIE_VM").is_none(), "the guest has no wires");
-        return println!("SKIP: no RDMA ports on wires");
+    if !wires::are_here() {
+        return;
     }
+    let ports = wires::PORTS.map(|ports| [("NCCL_IB_HCA", ports)]);
     for version in [11, 14] {
-        all_succeed(TEST, start(TEST, version, &VERBS, &PORTS));
+        all_succeed(TEST, start(TEST, version, &VERBS, &ports.each_ref().map(|it| &it[..])));
     }
 }
 

@@ -120,7 +120,18 @@ pub fn different_versions() {
 }
 
 const WHAT: &str = "GIN_WHAT";
-const PID: &str = "pid";
+
+/// Where the number of a process stands that has stopped itself.
+pub fn number_of_stopped() -> PathBuf {
+    PathBuf::from(std::env::var_os(FOLDER).unwrap()).join("stopped")
+}
+
+/// Stops this process.
+pub fn stand_still() {
+    std::fs::write(number_of_stopped(), std::process::id().to_string()).unwrap();
+    // SAFETY: only stops this process.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
 
 /// Runs a test for each collective call of all ranks that rank 1 does not come to, because it has
 /// ended or is stopped, all at a time.
@@ -146,12 +157,9 @@ pub fn one_does_not_come() {
     let what = std::env::var(WHAT).unwrap();
     let (call, how) = what.split_once('-').unwrap();
     let (rank, ranks, version) = (number(RANK), number(RANKS), number(VERSION));
-    let file = PathBuf::from(std::env::var_os(FOLDER).unwrap()).join(PID);
     let goes = || {
         if how == "stops" {
-            std::fs::write(&file, std::process::id().to_string()).unwrap();
-            // SAFETY: only stops this process.
-            unsafe { libc::raise(libc::SIGSTOP) };
+            stand_still();
         }
         std::process::abort();
     };
@@ -182,7 +190,7 @@ pub fn one_does_not_come() {
         it.close(&[]);
     }
     if how == "stops" {
-        let pid = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+        let pid = std::fs::read_to_string(number_of_stopped()).unwrap().parse().unwrap();
         // SAFETY: only sends a signal.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }

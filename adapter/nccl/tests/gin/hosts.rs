@@ -64,15 +64,13 @@ fn ranks_of_two_hosts_meet_over_libfabric() {
 /// In the guest of `tests/vm` with its wires, where each host has two ports.
 #[test]
 fn ranks_of_two_hosts_meet_over_verbs() {
-    const PORTS: [&str; 2] = ["=rxe0,rxe1", "=rxe2,rxe3"];
     if is_child() {
         part();
-        set("NCCL_IB_HCA", PORTS[number(RANK)]);
+        set("NCCL_IB_HCA", wires::PORTS[number(RANK)]);
         return every_rank_to_every_rank();
     }
-    if !Path::new("/sys/class/infiniband/rxe3").exists() {
-        assert!(std::env::var_os("XTIE_VM").is_none(), "the guest has no wires");
-        return println!("SKIP: no RDMA ports on wires");
+    if !wires::are_here() {
+        return;
     }
     let over = [("CROSSTIE_RAILS", "verbs"), ("NCCL_IB_TIMEOUT", "15")];
     let name = "hosts::ranks_of_two_hosts_meet_over_verbs";
@@ -466,12 +464,12 @@ fn rank_that_stands_still_holds_up_no_other() {
     part();
     let rank = Rank::open();
     let (_, key, memory) = rank.window(4096);
-    let file = PathBuf::from(std::env::var_os(FOLDER).unwrap()).join("stopped");
     match rank.device.rank {
         0 => {
             let mut pid = None;
             wait_until("its number", || {
-                pid = std::fs::read_to_string(&file).ok().and_then(|text| text.parse().ok());
+                let text = std::fs::read_to_string(bad_input::number_of_stopped());
+                pid = text.ok().and_then(|text| text.parse().ok());
                 pid.is_some()
             });
             let stopped = Stopped(pid.unwrap());
@@ -490,11 +488,7 @@ fn rank_that_stands_still_holds_up_no_other() {
             drop(stopped);
             wait_until("the puts to it", || still.poll(puts[1]) == Some(Ok(())));
         }
-        3 => {
-            std::fs::write(&file, std::process::id().to_string()).unwrap();
-            // SAFETY: only stops this process.
-            unsafe { libc::raise(libc::SIGSTOP) };
-        }
+        3 => bad_input::stand_still(),
         _ => {}
     }
     bad_input::leave(&rank);
