@@ -20,6 +20,9 @@ use host_support::{Node, Watch, joined, wait_both};
 const BYTES: usize = 70_000;
 /// The code with which calls fail here.
 const CODE: u32 = OUT_OF_MEMORY;
+/// The driver's copies between GPUs, and out of one into host memory.
+const PEER: &str = "cuMemcpyDtoDAsync_v2";
+const OUT: &str = "cuMemcpyDtoHAsync_v2";
 
 fn register(node: &Node, start: u64, bytes: usize) -> Result<Handle, RegisterError> {
     // SAFETY: memory of the test's, which stays as long as the endpoint.
@@ -154,15 +157,51 @@ fn gpu_that_cannot_be_opened_is_named_and_can_be_later() {
     });
 }
 
+/// What is mapped is copied in one piece, in pieces, or not at all; the bytes come all the same.
+#[test]
+fn copy_out_of_a_mapping_that_the_driver_refuses_goes_by_way_of_the_host() {
+    let test = "copy_out_of_a_mapping_that_the_driver_refuses_goes_by_way_of_the_host";
+    with_double(test, &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        for (from, into, call, nth) in [
+            (Kind::Exported(0), Kind::Exported(1), PEER, 1),
+            (Kind::Alloc(0), Kind::Alloc(1), PEER, 1),
+            (Kind::Exported(1), Kind::Host, OUT, 1),
+            (Kind::TwoExported(1), Kind::Host, OUT, 7),
+        ] {
+            let mut source = Memory::new(&pair.a, from);
+            let mut into = Memory::new(&pair.b, into);
+            exchange(&mut pair, &mut source, &mut into, ROOM, false);
+            let by_engine = control::bytes("peer");
+            control::fail(call, nth, CODE);
+            for early in [false, true] {
+                exchange(&mut pair, &mut source, &mut into, ROOM, early);
+                assert_eq!(control::bytes("peer"), by_engine, "{from:?}, {call}");
+            }
+            // memory that is registered anew is mapped anew
+            source.free(&pair.a);
+            let mut source = Memory::new(&pair.a, from);
+            exchange(&mut pair, &mut source, &mut into, ROOM, false);
+            assert_eq!(control::bytes("peer") > by_engine, into.kind != Kind::Host);
+            source.free(&pair.a);
+            into.free(&pair.b);
+        }
+        pair.close();
+        assert_nothing_lives();
+    });
+}
+
 #[test]
 fn copy_that_the_driver_refuses_ends_by_name_and_others_of_its_gpu_go_on() {
     let test = "copy_that_the_driver_refuses_ends_by_name_and_others_of_its_gpu_go_on";
     with_double(test, &[], || {
         on(0);
-        for (from, into, call) in [
-            (Kind::Exported(0), Kind::Exported(1), "cuMemcpyDtoDAsync_v2"),
-            (Kind::Host, Kind::Exported(1), "cuMemcpyHtoDAsync_v2"),
-            (Kind::Exported(1), Kind::Host, "cuMemcpyDtoHAsync_v2"),
+        // where the source is mapped, its owner's copy is refused too
+        for (from, into, calls) in [
+            (Kind::Exported(0), Kind::Exported(1), [Some(PEER), Some(OUT)]),
+            (Kind::Host, Kind::Exported(1), [Some("cuMemcpyHtoDAsync_v2"), None]),
+            (Kind::Exported(1), Kind::Host, [Some(OUT); 2]),
         ] {
             let mut pair = pair(Way::Pull);
             let mut other = second_of(&mut pair);
@@ -170,11 +209,11 @@ fn copy_that_the_driver_refuses_ends_by_name_and_others_of_its_gpu_go_on() {
             let mut into = Memory::new(&pair.b, into);
             let mut beside = [Memory::new(&pair.a, Kind::Host), Memory::new(&pair.b, Kind::Host)];
             exchange(&mut pair, &mut from, &mut into, BYTES, false);
-            control::fail(call, 1, CODE);
+            calls.iter().flatten().for_each(|call| control::fail(call, 1, CODE));
             let requests = begin(&mut pair, &from, &into);
             let ended = end(&mut pair, requests).map(|outcome| outcome.result);
             let name = Err(RequestError::Fabric(CODE as i32));
-            assert!(ended.contains(&name), "{call}: {ended:?}");
+            assert!(ended.contains(&name), "{calls:?}: {ended:?}");
             swap(&mut pair, &mut other);
             let [from, into] = &mut beside;
             exchange(&mut pair, from, into, BYTES, false);

@@ -159,12 +159,35 @@ fn gpu() -> Section {
         line("GIN", gin),
         line("RMA", rma),
     ];
-    match gpus {
-        Ok(Ok(gpus)) => lines.extend(gpus.iter().enumerate().map(gpu_line)),
-        Ok(Err(error)) => lines.push(line("GPUs", error.to_string())),
-        Err(_) => {}
-    }
+    lines.push(line(
+        "GPUs",
+        match &gpus {
+            Ok(Ok(gpus)) => gpus_text(gpus),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "none: no CUDA driver".into(),
+        },
+    ));
+    let each = gpus.into_iter().flatten().flatten().collect::<Vec<_>>();
+    lines.extend(each.iter().enumerate().map(gpu_line));
     Section { name: "gpu", lines }
+}
+
+/// How many GPUs there are, and how their memory moves between them.
+fn gpus_text(gpus: &[GpuName]) -> String {
+    let mut names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+    names.dedup();
+    let mut text = format!("{}", gpus.len());
+    if !names.is_empty() {
+        text.push_str(&format!(" ({})", names.join(", ")));
+    }
+    let pairs = gpus.len() * gpus.len().saturating_sub(1);
+    let unreached = gpus.iter().flat_map(|gpu| &gpu.reaches).filter(|reached| !**reached).count();
+    match unreached {
+        0 if pairs == 0 => {}
+        0 => text.push_str(", between all by copy engine"),
+        _ => text.push_str(&format!(", {unreached} of {pairs} ways through host memory")),
+    }
+    text
 }
 
 /// A GPU, and how its memory moves to each of the others.

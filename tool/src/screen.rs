@@ -41,7 +41,7 @@ pub fn text(sections: &[Section]) -> String {
     let ports: Vec<&Line> = lines_of("rdma").iter().filter(is_port).collect();
     screen.some("rdma ", &ports, PORTS, 0);
     screen.line("libfabric", &text_of("libfabric", "used"));
-    screen.line("GIN", &text_of("gpu", "GIN"));
+    screen.line("GPUs", &format!("{}; GIN {}", text_of("gpu", "GPUs"), text_of("gpu", "GIN")));
     screen.line("kernel copy", &text_of("kernel", "kernel copy"));
     let limits = lines_of("limits").iter().map(|line| format!("{} {}", line.name, line.text));
     screen.line("limits", &limits.collect::<Vec<_>>().join(", "));

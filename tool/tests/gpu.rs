@@ -129,3 +129,24 @@ fn one_line_says_why_there_is_no_memory_of_a_gpu() {
     let args = ["bandwidth", "--sizes", "1M", "--memory", "cuda:0"];
     is_refused(&double, &args, &small, "option --memory: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY");
 }
+
+#[test]
+fn info_shows_the_gpus_and_the_ways_between_them() {
+    let info = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+        command.arg("info").args(more).env("LD_LIBRARY_PATH", library_path());
+        command.envs([("CUDA_DOUBLE_DEVICES", "3"), ("CUDA_DOUBLE_DENY", "0-2")]);
+        said(&command.env_remove("CUDA_VISIBLE_DEVICES").output().unwrap())
+    };
+    let line_of = |text: &str, name: &str| {
+        let found = text.lines().find(|line| line.trim_start().starts_with(name));
+        found.unwrap_or_else(|| panic!("no {name} in:\n{text}")).to_string()
+    };
+    let short = line_of(&info(&[]), "GPUs");
+    assert!(short.contains("3 (") && short.contains("of 6 ways through host memory"), "{short}");
+    let all = info(&["--all"]);
+    let first = line_of(&all, "GPU 0");
+    assert!(first.contains("to 1 by copy engine; to 2 through host memory"), "{first}");
+    let second = line_of(&all, "GPU 1");
+    assert!(second.ends_with("to 0, 2 by copy engine"), "{second}");
+}

@@ -299,6 +299,7 @@ fn info_says_what_there_is_and_which_variable_is_unknown() {
         "RLIMIT_MEMLOCK",
         "huge pages",
         "GIN",
+        "GPUs",
         "bytes of storage",
         "the nearest is CROSSTIE_EAGER_BYTES",
     ] {

@@ -128,6 +128,7 @@ impl Helper {
             }
             self.tell_gone();
             self.gpus.overdue().for_each(news::gpu_copies_overdue);
+            self.gpus.imports.refused().for_each(news::gpu_copy_refused);
             for (entry, wanted) in self.gpus.imports.wanted() {
                 self.ask(entry, wanted);
             }
@@ -303,7 +304,7 @@ impl Helper {
             How::Ipc(_) if first.process == process() => {
                 // the driver opens no handle in the process that has made it
                 let mapped = Mapped { theirs, ours: theirs, length };
-                reach(&gpu, theirs)?;
+                reach(&self.gpus, &gpu, theirs)?;
                 return Ok((mapped, None));
             }
             How::Ipc(handle) => Import::ipc(&gpu, &handle, first.bytes as usize)?,
@@ -336,8 +337,8 @@ impl Helper {
     }
 }
 
-/// Lets a GPU reach memory of another GPU of this process.
-fn reach(gpu: &Arc<Gpu>, address: u64) -> Result<(), CudaError> {
+/// Lets a GPU reach memory of another GPU of this process: the streams of ours, and the program's.
+fn reach(gpus: &Gpus, gpu: &Arc<Gpu>, address: u64) -> Result<(), CudaError> {
     let library = gpu.library();
     let place = crate::memory::cuda::Place::of(library, address)?;
     let crate::memory::cuda::Place::Device(number) = place else { return Ok(()) };
@@ -345,10 +346,8 @@ fn reach(gpu: &Arc<Gpu>, address: u64) -> Result<(), CudaError> {
         return Ok(());
     }
     let other = Gpu::at(library, number)?;
-    let _entered = gpu.enter()?;
-    // SAFETY: a context that `other` holds. That it was enabled before is no harm.
-    let _ = unsafe { (library.pointers()?.peer_enable)(other.context(), 0) };
-    Ok(())
+    gpu.reach(&other)?;
+    gpus.lanes(gpu.device() as u8).map_or(Ok(()), |lanes| lanes.reach(&other))
 }
 
 /// What a peer needs of a region.

@@ -365,19 +365,32 @@ pub(in crate::host) fn gpu_copies_overdue(number: usize) {
     );
 }
 
+/// The driver refuses to copy out of a peer's memory, though it is mapped.
+pub(in crate::host) fn gpu_copy_refused(code: i32) {
+    warning!(
+        "a copy out of a peer's GPU was refused (CUDA code {code}); what comes out of that memory \
+         goes through memory of the host from now on"
+    );
+}
+
 /// Memory of a GPU is not registered.
 pub(in crate::host) fn gpu_memory_refused(address: u64, bytes: u64, why: &dyn fmt::Display) {
     warning!("{bytes} bytes at {address:#x} are not registered as memory of a GPU: {why}");
 }
 
-/// Memory of a GPU that peers cannot map is registered; said once per process.
+/// Memory of a GPU that peers cannot map is registered; said once per process. Little memory, such
+/// as NCCL's signals, is no reason to warn.
 pub(in crate::host) fn gpu_memory_private(address: u64, bytes: u64, why: &dyn fmt::Display) {
-    once!(info!(
+    let text = format_args!(
         "{bytes} bytes of a GPU at {address:#x} have no handle for other processes ({why}): what \
          peers of this host copy out of them goes through memory of the host; use cudaMalloc, \
          ncclMemAlloc, or cuMemCreate with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR for copies by \
          copy engine"
-    ));
+    );
+    match bytes < 64 << 10 {
+        true => once!(info!("{text}")),
+        false => once!(warning!("{text}")),
+    }
 }
 
 /// Memory of a GPU was passed as memory of the host.

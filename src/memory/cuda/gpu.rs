@@ -3,7 +3,7 @@
 use super::library::{CudaError, Library};
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode, CUuuid};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstreamCaptureMode, CUuuid};
 use std::string::String;
 use std::vec::Vec;
 
@@ -145,6 +145,19 @@ impl Gpu {
     /// The driver.
     pub fn library(&self) -> &'static Library {
         self.library
+    }
+
+    /// Lets the context reach memory of another GPU's context.
+    ///
+    /// *Errors*: the driver's. That it was allowed before is none.
+    pub fn reach(&self, other: &Gpu) -> Result<(), CudaError> {
+        let _entered = self.enter()?;
+        // SAFETY: a context that `other` holds.
+        let code = unsafe { (self.library.pointers()?.peer_enable)(other.context, 0) };
+        match code {
+            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            code => self.library.check("cuCtxEnablePeerAccess", code),
+        }
     }
 
     /// Makes its context the calling thread's, until the result is dropped.

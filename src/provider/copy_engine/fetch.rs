@@ -128,7 +128,7 @@ impl Fetch {
             (Stage::New | Stage::Mapping | Stage::Asked, Some(outcome)) => Stage::Ended(outcome),
             (Stage::New, None) => self.begin_moving(link, work),
             (Stage::Mapping, None) => self.look_at_import(work),
-            (Stage::Flying(mark), _) => self.look_at_stream(mark, work),
+            (Stage::Flying(mark), stopped) => self.look_at_stream(mark, stopped, work),
             (Stage::Staged, stopped) => self.advance_pieces(number, stopped, work),
         };
     }
@@ -191,13 +191,30 @@ impl Fetch {
         }
     }
 
-    fn look_at_stream(&self, mark: Mark, work: &Work<'_>) -> Stage {
-        match work.shared.lanes(self.gpu).map(|lanes| lanes.progress(mark)) {
-            Some(Progress::Flying) => Stage::Flying(mark),
-            Some(Progress::Done) => Stage::Ended(Ok(())),
-            Some(Progress::Failed(code)) => Stage::Ended(failed(code)),
-            None => Stage::Ended(failed(-libc::ENODEV)),
+    fn look_at_stream(
+        &mut self,
+        mark: Mark,
+        stopped: Option<Outcome>,
+        work: &mut Work<'_>,
+    ) -> Stage {
+        let progress = work.shared.lanes(self.gpu).map(|lanes| lanes.progress(mark));
+        match (progress, stopped) {
+            (Some(Progress::Flying), _) => Stage::Flying(mark),
+            (Some(Progress::Done), _) => Stage::Ended(Ok(())),
+            (Some(Progress::Failed(code)), None) => self.go_round(code, work),
+            (Some(Progress::Failed(code)), Some(_)) => Stage::Ended(failed(code)),
+            (None, _) => Stage::Ended(failed(-libc::ENODEV)),
         }
+    }
+
+    /// What is mapped was not copied: the peer copies it out for us, from the first byte on. Streams
+    /// have nothing of this copy any more.
+    fn go_round(&mut self, code: i32, work: &mut Work<'_>) -> Stage {
+        if let Some(import) = self.import {
+            work.shared.imports.refuse(import, code);
+        }
+        (self.from, self.is_lent, self.chunks) = (None, true, Chunks::NONE);
+        Stage::Staged
     }
 
     fn advance_pieces(
@@ -219,7 +236,12 @@ impl Fetch {
         };
         let mut lanes = work.shared.lanes(self.gpu);
         let mut tools = Tools { under: work.under, lanes: lanes.as_deref_mut(), now: work.now };
-        match self.chunks.advance(&whole, &mut tools, stopped) {
+        let ended = self.chunks.advance(&whole, &mut tools, stopped);
+        drop(lanes);
+        match ended {
+            Some(Err(error)) if self.from.is_some() && stopped.is_none() => {
+                self.go_round(error.code, work)
+            }
             Some(outcome) => Stage::Ended(outcome),
             None => Stage::Staged,
         }

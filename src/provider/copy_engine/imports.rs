@@ -19,6 +19,8 @@ const READY: u32 = 2;
 const FAILED: u32 = 3;
 /// The owner has forgotten it: it goes once nobody uses it.
 const GONE: u32 = 4;
+/// Mapped, and the driver has refused a copy out of it: nobody copies out of it any more.
+const REFUSED: u32 = 5;
 
 /// Whose memory, and for which GPU of ours.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -61,7 +63,7 @@ pub enum Look {
     Pending,
     /// It is mapped.
     Ready(Mapped),
-    /// It cannot be mapped: the driver's code, or an errno below 0.
+    /// It cannot be mapped, or not be copied out of: the driver's code, or an errno below 0.
     Failed(i32),
 }
 
@@ -190,6 +192,26 @@ impl Imports {
         }
     }
 
+    /// The driver has refused a copy out of an entry that is held, with a code that is not 0. From
+    /// now on it is as one that cannot be mapped.
+    pub fn refuse(&self, entry: u32, code: i32) {
+        let entry = &self.entries()[entry as usize];
+        entry.code.store(code, Ordering::Relaxed);
+        let (order, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+        if entry.state.compare_exchange(READY, REFUSED, order, failure).is_ok() {
+            self.ring(); // the helper tells of it
+        }
+    }
+
+    /// For the helper: the codes of copies that were refused, each entry's once.
+    pub fn refused(&self) -> impl Iterator<Item = i32> {
+        let (order, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+        self.entries().iter().filter_map(move |entry| {
+            let is_new = entry.state.compare_exchange(REFUSED, FAILED, order, failure).is_ok();
+            is_new.then(|| entry.code.load(Ordering::Relaxed))
+        })
+    }
+
     /// For the helper: entries that are to be mapped.
     pub fn wanted(&self) -> Vec<(u32, Wanted)> {
         let taken: Vec<u32> = locked(&self.queue).drain(..).collect();
@@ -223,7 +245,7 @@ impl Imports {
             let wanted = *locked(&entry.wanted);
             let is_meant = wanted.exporter == exporter && key.is_none_or(|key| key == wanted.key);
             match state {
-                READY | FAILED if is_meant => entry.state.store(GONE, Ordering::SeqCst),
+                READY | REFUSED | FAILED if is_meant => entry.state.store(GONE, Ordering::SeqCst),
                 WANTED if is_meant => {
                     entry.code.store(-libc::ECONNRESET, Ordering::Relaxed);
                     entry.state.store(FAILED, Ordering::SeqCst);

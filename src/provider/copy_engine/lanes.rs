@@ -182,6 +182,13 @@ impl Lanes {
         self.used &= !(1 << cell);
     }
 
+    /// Lets the streams reach memory of another GPU of this process. Control path.
+    ///
+    /// *Errors*: the driver's.
+    pub fn reach(&self, other: &Gpu) -> Result<(), CudaError> {
+        self.gpu.reach(other)
+    }
+
     /// Posts a copy between device addresses.
     ///
     /// # Safety
