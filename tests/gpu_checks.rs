@@ -95,9 +95,27 @@ fn ranks_that_abort_count_when_each_has_come_to_its_end_over_the_plugin() {
         let end = format!("rank {number}: 20 aborts, every round right\n");
         of_rank(11 + number, "crosstie", 4096).repeat(20) + &end
     };
-    assert_eq!(check("all_rounds", &[&rank(0), &rank(1)]), (true, String::new()));
+    assert_eq!(check("all_rounds shm", &[&rank(0), &rank(1)]), (true, String::new()));
     let sockets = rank(1).replace("network crosstie", "network Socket");
-    assert!(!check("all_rounds", &[&rank(0), &sockets]).0);
-    let (counts, said) = check("all_rounds", &[&rank(0), &of_rank(12, "crosstie", 4096)]);
+    assert!(!check("all_rounds shm", &[&rank(0), &sockets]).0);
+    let (counts, said) = check("all_rounds shm", &[&rank(0), &of_rank(12, "crosstie", 4096)]);
     assert!(!counts && said.contains("not every round was right"), "{said}");
+}
+
+/// Without GDRDMA in its log NCCL copies through host memory, and the run says nothing of GPUs.
+#[test]
+fn run_over_gpu_memory_counts_when_each_rank_says_gdrdma() {
+    let channel = |rank: u32, how: &str| {
+        info(11 + rank, &format!("Channel 00/0 : {rank}[0] -> 1[1] [send] via NET/crosstie/0{how}"))
+    };
+    let both = channel(0, "/GDRDMA") + &channel(1, "/GDRDMA").repeat(3);
+    let one = channel(0, "/GDRDMA") + &channel(1, "");
+    let none = channel(0, "") + &channel(1, "");
+    for (way, log, counts) in
+        [("gpu", &both, true), ("gpu", &one, false), ("shm", &one, false), ("shm", &none, true)]
+    {
+        assert_eq!(check(&format!("by_memory {way} 2"), &[log]).0, counts, "{way}: {log}");
+    }
+    let (_, said) = check("by_memory gpu 2", &[&one]);
+    assert_eq!(said, "1 ranks have channels with GDRDMA, and 2 are meant to\n");
 }

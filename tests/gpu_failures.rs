@@ -13,7 +13,7 @@ use cuda_support::control::{self, assert_nothing_lives, live};
 use cuda_support::driver::*;
 use cuda_support::steps::*;
 use cuda_support::with_double;
-use gpu_support::{Kind, Memory, ROOM, Way, exchange, mapped, pair, submitted};
+use gpu_support::{Kind, Memory, ROOM, Way, exchange, mapped, pair, pair_of, submitted};
 use host_support::pair::Pair;
 use host_support::{Node, Watch, joined, wait_both};
 
@@ -43,8 +43,17 @@ fn swap(pair: &mut Pair, other: &mut (Handle, Handle)) {
 
 /// A message that is on its way: the requests at `a` and `b`.
 fn begin(pair: &mut Pair, from: &Memory, into: &Memory) -> (RequestId, RequestId) {
+    begin_of(pair, from, into, BYTES)
+}
+
+fn begin_of(
+    pair: &mut Pair,
+    from: &Memory,
+    into: &Memory,
+    bytes: usize,
+) -> (RequestId, RequestId) {
     let (to_a, to_b) = (pair.to_a, pair.to_b);
-    let (room, outgoing) = (into.incoming(BYTES), from.outgoing(BYTES));
+    let (room, outgoing) = (into.incoming(bytes), from.outgoing(bytes));
     let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
     let sent = submitted(&mut pair.a, |node| node.isend(to_b, outgoing));
     (sent, received)
@@ -228,6 +237,52 @@ fn copy_that_the_driver_refuses_ends_by_name_and_others_of_its_gpu_go_on() {
             }
             pair.close();
         }
+    });
+}
+
+/// Pieces of a message lie in cells, in sockets and in the GPU when its rail is lost.
+#[test]
+fn rail_that_is_lost_amid_a_message_between_gpus_costs_no_byte_and_comes_back() {
+    let test = "rail_that_is_lost_amid_a_message_between_gpus_costs_no_byte_and_comes_back";
+    with_double(test, &[], || {
+        on(0);
+        let mut pair = pair_of(Way::Tcp, 2);
+        for (from, into) in [
+            (Kind::Exported(0), Kind::Exported(1)),
+            (Kind::Host, Kind::Alloc(1)),
+            (Kind::Pool(0), Kind::Host),
+        ] {
+            let mut from = Memory::new(&pair.a, from);
+            let mut into = Memory::new(&pair.b, into);
+            for round in 0..8 {
+                from.fill(ROOM, round);
+                into.fill(ROOM, round + 1);
+                let lane = (round % 2) as u8;
+                let posted = |pair: &Pair| pair.views(lane)[0].stats.bytes;
+                let before = posted(&pair);
+                let requests = begin_of(&mut pair, &from, &into, ROOM);
+                let watch = Watch::start();
+                while posted(&pair) == before {
+                    pair.progress();
+                    watch.look("a rail that carries a part of the message");
+                }
+                let (node, connection) = pair.side(round / 2 % 2);
+                let socket = node.lane_socket(connection, lane).expect("a rail in use");
+                // SAFETY: no pointers.
+                assert_eq!(unsafe { libc::shutdown(socket, libc::SHUT_RDWR) }, 0);
+                for outcome in end(&mut pair, requests) {
+                    assert_eq!(outcome.result, Ok(()), "{:?}, {round}", from.kind);
+                }
+                assert!(into.holds(ROOM, round), "{:?} to {:?}, {round}", from.kind, into.kind);
+                pair.all_up(2);
+            }
+            from.free(&pair.a);
+            into.free(&pair.b);
+        }
+        let moved = [0, 1].map(|lane| pair.views(lane)[0].stats.moved);
+        assert!(moved.iter().all(|moved| *moved > 0), "no part was on its way: {moved:?}");
+        pair.close();
+        assert_nothing_lives();
     });
 }
 

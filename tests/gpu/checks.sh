@@ -49,6 +49,18 @@ bytes_went() {
 # carried RANKS LOG...: whether the plugin, and nothing else, has carried what each rank sent.
 carried() { network_is crosstie "$@" && bytes_went "$@"; }
 
+# by_memory WAY RANKS LOG...: whether as many processes as there are ranks hand memory of GPUs to the
+# plugin (gpu), or none does (any other way); a sentence where not.
+by_memory() {
+    local way=$1 ranks=$2 count
+    shift 2
+    count=$(grep -ho ':[0-9]*:[0-9]* \[[0-9]*\] NCCL INFO .*GDRDMA' "$@" | cut -d: -f2 | sort -u | wc -l)
+    [ "$way" = gpu ] || ranks=0
+    [ "$count" = "$ranks" ] && return
+    echo "$count ranks have channels with GDRDMA, and $ranks are meant to"
+    return 1
+}
+
 # right LOG: whether a program found no value out of bounds, over the plugin.
 right() { grep -q 'Out of bounds values : 0 OK' "$1" && carried 2 "$1"; }
 
@@ -57,14 +69,16 @@ came_back() {
     right "$1" && grep -q 'was lost' "$1" && grep -q 'carries bytes again' "$1"
 }
 
-# all_rounds LOG...: whether each rank, with a log of its own, has come to its end over the plugin.
+# all_rounds WAY LOG...: whether each rank, with a log of its own, has come to its end over the plugin,
+# in this way.
 all_rounds() {
-    local log
+    local way=$1 log
+    shift
     for log in "$@"; do
         if ! grep -q 'every round right' "$log"; then
             echo "$log: not every round was right"
             return 1
         fi
-        carried 1 "$log" || return 1
+        carried 1 "$log" && by_memory "$way" 1 "$log" || return 1
     done
 }

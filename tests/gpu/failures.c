@@ -1,5 +1,6 @@
 // Failures with memory of GPUs, and what goes on beside them: a peer that holds imports is killed,
-// again and again; a kernel of the program writes to an illegal address. Prints a row for each.
+// again and again; a GPU has no memory left; memory that is in use is unmapped; a kernel of the
+// program writes to an illegal address. Prints a row for each.
 // Status 1: something is not as doc/gpu.md says; 77: there is no GPU.
 //
 //     cc -I../../examples-c failures.c $(pkg-config --cflags --libs --static crosstie)
@@ -22,6 +23,7 @@ struct board {
     _Atomic int is_open[PAIRS + 1];  // the handle of that listener is there
     xtie_handle handles[PAIRS + 1];
     _Atomic int stop;             // pairs end
+    _Atomic int is_free;          // the GPU that was full has memory again
     _Atomic uint64_t moved;       // bytes that pairs have verified
     _Atomic uint64_t exchanged;   // messages that the survivor has had from its peer of this round
     _Atomic int killed, noticed;  // rounds
@@ -356,21 +358,36 @@ static void ruin(const struct place *place)
         fail("an illegal address was no error");
 }
 
-// An endpoint with memory on a GPU and in the host, and a peer for each. The driver then refuses
-// all calls of this process, on every GPU.
-static void ruined(void)
+// Takes away what a place has.
+static void take_away(struct place *place)
 {
+    static const struct mapping mapping = {ROOM, 1, POSIX, READ_WRITE};
+    on(place);
+    gpu_check(gpu.synchronize(), "cuStreamSynchronize");
+    mapped_end(&mapping, place->data);
+}
+
+// An endpoint with memory on a GPU and in the host, and a peer for each. Then either the memory is
+// unmapped, or the driver refuses all calls of this process, on every GPU.
+static void ruined(int is_unmapped)
+{
+    static const struct mapping mapping = {ROOM, 1, POSIX, READ_WRITE};
     begin(0);
     struct place places[2] = {place_of(0), host_place()};
     xtie_connection *peers[2];
     on(&places[0]);
-    place_register(&places[0]);
+    mapped_load();
+    gpu_check(mapped_make(&mapping, &places[0].data), "memory that is mapped");
+    known(&places[0], ROOM);
     for (int at = 0; at < 2; at++) {
         peers[at] = board_connect(at);
         check(ask(peers[at], &places[at], 0), "a message before the fault");
     }
     message_fill(&places[0], BYTES, 2);  // later its memory cannot be filled
-    ruin(&places[0]);
+    if (is_unmapped)
+        take_away(&places[0]);
+    else
+        ruin(&places[0]);
     check(ask(peers[1], &places[1], 2), "a message in host memory");
     size_t bytes = 0;
     int result = put_filled(peers[0], &places[0], BYTES);
@@ -378,8 +395,11 @@ static void ruined(void)
     for (uint64_t message = 4; message < 40; message += 2)
         check(ask(peers[1], &places[1], message), "a later message in host memory");
     check(put(peers[1], &places[1], 8, 0), "the last message");
-    printf("      the GPU that failed: %s; host memory: 20 messages verified\n",
-           result == XTIE_OK ? "its memory could still be copied" : xtie_result_str(result));
+    printf("      %s: %s; host memory: 20 messages verified\n",
+           is_unmapped ? "memory that is unmapped" : "the GPU that failed",
+           result == XTIE_OK ? "it could still be copied" : xtie_result_str(result));
+    if (is_unmapped && result == XTIE_OK)
+        fail("a message came into memory that is unmapped");
     fflush(stdout);
     connection_close(peers[1]);
     connection_close(peers[0]);
@@ -398,6 +418,37 @@ static void beside_ruined(int at)
     int result = answer(peer, &place, &count);
     if (at == 1)
         check(result, "a message in host memory");
+    leave(peer, &place);
+}
+
+// ---------------------------------------------------------------- no memory left
+
+// A GPU that is full when it is first used here, and is not any more later.
+static void short_of_memory(int number)
+{
+    static uint64_t taken[256];
+    int count = 0;
+    begin(number);
+    struct place place = place_of(gpu.device);
+    gpu_check(gpu.alloc(&place.data, ROOM), "cuMemAlloc");
+    for (size_t bytes = (size_t)1 << 40; bytes >= 4096 && count < 256;)
+        if (gpu.alloc(&taken[count], bytes) == 0)
+            count++;
+        else
+            bytes /= 2;
+    int result = xtie_memory_register(endpoint, (void *)(uintptr_t)place.data, ROOM,
+                                      XTIE_MEMORY_CUDA, &place.memory);
+    printf("      a GPU without free memory: %s\n", xtie_result_str(result));
+    fflush(stdout);
+    if (result == XTIE_OK)
+        fail("a GPU without memory was opened");
+    while (count > 0)
+        gpu_check(gpu.free(taken[--count]), "cuMemFree");
+    known(&place, ROOM);
+    atomic_store(&board->is_free, 1);
+    xtie_connection *peer = board_connect(0);
+    check(ask(peer, &place, 0), "a message after there was memory");
+    check(put(peer, &place, 8, 0), "the last message");
     leave(peer, &place);
 }
 
@@ -429,7 +480,6 @@ static int ends_well(pid_t child)
 }
 
 static void any_survivor(int number) { (void)number, survivor(); }
-static void any_ruined(int number) { (void)number, ruined(); }
 
 // Waits until a process has come so far. It must not end before.
 static void await(const char *what, pid_t child, _Atomic int *now, int wanted)
@@ -506,16 +556,26 @@ static void count_gpus(int number)
     exit(gpus() > 1 ? 0 : 3);
 }
 
-static int illegal(void)
+static int scarce(void)
 {
-    if (!ends_well(started(count_gpus, 0)))
-        return row("an illegal address: left out, it takes two GPUs", 1);
+    memset(board, 0, sizeof *board);
+    pid_t first = started(short_of_memory, 0);
+    await("the GPU could not be used again", first, &board->is_free, 1);
+    pid_t other = started(pair_listen, 0);
+    int is_right = ends_well(first);
+    is_right &= ends_well(other);
+    return row("no memory is left on a GPU: a named error, and a later registration works",
+               is_right);
+}
+
+static int ruin_row(int is_unmapped, const char *what)
+{
     memset(board, 0, sizeof *board);
     pid_t beside[2] = {started(beside_ruined, 0), started(beside_ruined, 1)};
-    int is_right = ends_well(started(any_ruined, 0));
+    int is_right = ends_well(started(ruined, is_unmapped));
     for (int at = 0; at < 2; at++)
         is_right &= ends_well(beside[at]);
-    return row("an illegal address in a kernel: a named error, and host memory goes on", is_right);
+    return row(what, is_right);
 }
 
 int main(void)
@@ -525,7 +585,12 @@ int main(void)
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED)
         fail("no memory");
-    int wrong = kills();
-    wrong += illegal();
+    int wrong = kills() + scarce();
+    if (!ends_well(started(count_gpus, 0))) {
+        row("lost memory and an illegal address: left out, they take two GPUs", 1);
+        return wrong > 0;
+    }
+    wrong += ruin_row(1, "memory is unmapped while in use: a named error, and the rest goes on");
+    wrong += ruin_row(0, "an illegal address in a kernel: a named error, and host memory goes on");
     return wrong > 0;
 }

@@ -154,6 +154,11 @@ pub enum Way {
 }
 
 pub fn pair(way: Way) -> Pair {
+    pair_of(way, 1)
+}
+
+/// The same with so many rails, which only TCP has more than one of.
+pub fn pair_of(way: Way, rails: u8) -> Pair {
     let turn = alone();
     let mut options = small(4);
     match way {
@@ -165,10 +170,11 @@ pub fn pair(way: Way) -> Pair {
         Way::Tcp => {
             host_support::set("CROSSTIE_RAILS", "tcp");
             host_support::set("CROSSTIE_SOCKET_IFNAME", "lo");
+            host_support::set("CROSSTIE_TCP_RAILS", &rails.to_string());
         }
     }
     let (a, b) = (Node::open(&options), Node::open(&options));
-    Pair::of(turn, a, b, 1)
+    Pair::of(turn, a, b, rails)
 }
 
 pub fn submitted(
