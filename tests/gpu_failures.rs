@@ -46,12 +46,7 @@ fn begin(pair: &mut Pair, from: &Memory, into: &Memory) -> (RequestId, RequestId
     begin_of(pair, from, into, BYTES)
 }
 
-fn begin_of(
-    pair: &mut Pair,
-    from: &Memory,
-    into: &Memory,
-    bytes: usize,
-) -> (RequestId, RequestId) {
+fn begin_of(pair: &mut Pair, from: &Memory, into: &Memory, bytes: usize) -> (RequestId, RequestId) {
     let (to_a, to_b) = (pair.to_a, pair.to_b);
     let (room, outgoing) = (into.incoming(bytes), from.outgoing(bytes));
     let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));

@@ -174,12 +174,10 @@ fn gpu() -> Section {
 
 /// How many GPUs there are, and how their memory moves between them.
 fn gpus_text(gpus: &[GpuName]) -> String {
-    let mut names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
-    names.dedup();
-    let mut text = format!("{}", gpus.len());
-    if !names.is_empty() {
-        text.push_str(&format!(" ({})", names.join(", ")));
-    }
+    let Some(first) = gpus.first() else { return "0".into() };
+    let others = gpus.iter().any(|gpu| gpu.name != first.name);
+    let others = if others { " and others" } else { "" };
+    let mut text = format!("{} ({}{others})", gpus.len(), first.name);
     let pairs = gpus.len() * gpus.len().saturating_sub(1);
     let unreached = gpus.iter().flat_map(|gpu| &gpu.reaches).filter(|reached| !**reached).count();
     match unreached {

@@ -207,8 +207,8 @@ impl Fetch {
         }
     }
 
-    /// What is mapped was not copied: the peer copies it out for us, from the first byte on. Streams
-    /// have nothing of this copy any more.
+    /// What is mapped was not copied: the peer copies it out for us, from the first byte on. No
+    /// stream has anything of this copy any more.
     fn go_round(&mut self, code: i32, work: &mut Work<'_>) -> Stage {
         if let Some(import) = self.import {
             work.shared.imports.refuse(import, code);
