@@ -3,6 +3,7 @@
 #![allow(dead_code)] // of the shared parts
 
 mod cuda_support;
+mod gpu_support;
 mod host_support;
 mod libfabric_support;
 mod nic_gpu_support;
@@ -15,7 +16,7 @@ use host_support::pair::{Pair, alone};
 use host_support::{Node, Watch, small, stalled};
 use libfabric_support::{Layout, counts, dmabufs, strict, strict_environment};
 use nic_gpu_support::{
-    Memory, SIZES, assert_by, assert_direct, copied, exchange, go_beside, settle,
+    Memory, SIZES, assert_by, assert_direct, copied, exchange, go_beside, go_in_each_kind, settle,
 };
 use std::ffi::CStr;
 
@@ -74,6 +75,18 @@ fn provider_that_reaches_gpus_carries_their_memory() {
 fn provider_of_libfabric_2_that_reaches_gpus_carries_their_memory() {
     with_double("provider_of_libfabric_2_that_reaches_gpus_carries_their_memory", &[], || {
         goes_by_the_provider(Layout::Two);
+    });
+}
+
+#[test]
+fn each_kind_of_memory_goes_by_the_provider_or_by_the_reserve() {
+    let test = "each_kind_of_memory_goes_by_the_provider_or_by_the_reserve";
+    with_double(test, &[], || {
+        let Some(library) = strict(Layout::Two) else { return };
+        on(0);
+        let mut pair = pair(library, "strict-gpus");
+        go_in_each_kind(&mut pair, true);
+        pair.close();
     });
 }
 

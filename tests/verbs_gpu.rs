@@ -6,6 +6,7 @@
 mod cuda_support;
 #[path = "cuda_support/dmabufs.rs"]
 mod dmabufs;
+mod gpu_support;
 mod host_support;
 #[path = "verbs_support/hosts.rs"]
 mod hosts;
@@ -26,7 +27,8 @@ use host_support::pair::{Pair, alone};
 use host_support::{Watch, wait_both};
 use hosts::{class, open, pair, said_before};
 use nic_gpu_support::{
-    Memory, ROOM, SIZES, assert_by, assert_direct, copied, exchange, go_beside, settle,
+    Memory, ROOM, SIZES, assert_by, assert_direct, copied, exchange, go_beside, go_in_each_kind,
+    settle,
 };
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use verbs_support::fake::{libraries, story_in, story_told};
@@ -38,6 +40,7 @@ fn storyteller() {
     match story.as_str() {
         "go by the port" => go_by_the_port(),
         "go beside the port" => go_beside_the_port(),
+        "go by the port in each kind" => go_by_the_port_in_each_kind(),
         "lose the port meanwhile" => lose_the_port_meanwhile(),
         "go by one of two ports" => go_by_one_of_two_ports(),
         "give a descriptor" => give_a_descriptor(),
@@ -123,6 +126,19 @@ fn port_that_takes_dma_bufs_carries_memory_of_gpus() {
     assert!(!said.contains("no port registers"), "{said}");
     // six regions of GPUs; the page that a region begins in begins the buffer
     assert_eq!(said.matches("a dma-buf, offset 0\n").count(), 6, "{said}");
+}
+
+fn go_by_the_port_in_each_kind() {
+    let mut pair = settled(1);
+    go_in_each_kind(&mut pair, false);
+    println!("all came");
+    pair.close();
+}
+
+#[test]
+fn each_kind_of_memory_goes_by_the_port_or_by_the_reserve() {
+    let Some(said) = told("go by the port in each kind", 1, "dmabufs mapped") else { return };
+    assert!(said.contains("all came"), "{said}");
 }
 
 fn go_beside_the_port() {

@@ -4,6 +4,7 @@
 use crate::cuda_support::control;
 use crate::cuda_support::driver::*;
 use crate::cuda_support::steps::*;
+use crate::gpu_support::{self, Kind};
 use crate::host_support::pair::Pair;
 use crate::host_support::{Node, Watch, wait_both};
 use crosstie::base::slab::Handle;
@@ -136,5 +137,29 @@ pub fn settle(pair: &mut Pair) {
     while pair.views(0).iter().any(|view| view.control) {
         pair.hello();
         watch.look("control to leave the reserve");
+    }
+}
+
+/// One long message between GPUs in each kind of memory. The NIC takes dma-bufs, and perhaps
+/// addresses. The double makes no dma-buf of two allocations; the driver does (580, H200).
+pub fn go_in_each_kind(pair: &mut Pair, takes_addresses: bool) {
+    on(0);
+    let kinds: [(fn(i32) -> Kind, bool); 6] = [
+        (Kind::Alloc, true),
+        (Kind::Exported, true),
+        (Kind::Hidden, true),
+        (Kind::Pool, true),
+        (Kind::Imported, true),
+        (Kind::TwoExported, takes_addresses),
+    ];
+    for (kind, is_by_nic) in kinds {
+        let mut from = gpu_support::Memory::new(&pair.a, kind(0));
+        let mut into = gpu_support::Memory::new(&pair.b, kind(1));
+        let before = carried(pair);
+        gpu_support::exchange(pair, &mut from, &mut into, ROOM, false);
+        let lanes: Vec<u64> = carried(pair).iter().zip(before).map(|(now, it)| now - it).collect();
+        assert_eq!(lanes[1] > lanes[0], is_by_nic, "{:?}: {lanes:?}", from.kind);
+        from.free(&pair.a);
+        into.free(&pair.b);
     }
 }
