@@ -170,7 +170,7 @@ pub fn pair_of(way: Way, rails: u8) -> Pair {
         Way::Tcp => {
             host_support::set("CROSSTIE_RAILS", "tcp");
             host_support::set("CROSSTIE_SOCKET_IFNAME", "lo");
-            host_support::set("CROSSTIE_TCP_RAILS", &rails.to_string());
+            host_support::set("CROSSTIE_TCP_RAILS", rails.to_string());
         }
     }
     let (a, b) = (Node::open(&options), Node::open(&options));

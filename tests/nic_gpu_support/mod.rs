@@ -144,15 +144,10 @@ pub fn settle(pair: &mut Pair) {
 /// addresses. The double makes no dma-buf of two allocations; the driver does (580, H200).
 pub fn go_in_each_kind(pair: &mut Pair, takes_addresses: bool) {
     on(0);
-    let kinds: [(fn(i32) -> Kind, bool); 6] = [
-        (Kind::Alloc, true),
-        (Kind::Exported, true),
-        (Kind::Hidden, true),
-        (Kind::Pool, true),
-        (Kind::Imported, true),
-        (Kind::TwoExported, takes_addresses),
-    ];
-    for (kind, is_by_nic) in kinds {
+    for kind in
+        [Kind::Alloc, Kind::Exported, Kind::Hidden, Kind::Pool, Kind::Imported, Kind::TwoExported]
+    {
+        let is_by_nic = takes_addresses || kind(0) != Kind::TwoExported(0);
         let mut from = gpu_support::Memory::new(&pair.a, kind(0));
         let mut into = gpu_support::Memory::new(&pair.b, kind(1));
         let before = carried(pair);

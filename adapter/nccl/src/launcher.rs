@@ -21,6 +21,11 @@ fn said(variables: &Variables) -> Option<(bool, String)> {
     })
 }
 
+/// Whether the launcher says that the ranks run on several hosts.
+pub fn several_hosts(variables: &Variables) -> bool {
+    said(variables).is_some_and(|(several, _)| several)
+}
+
 /// What says that all ranks run on this host.
 pub fn one_host(variables: &Variables) -> Option<String> {
     let (several, said) = said(variables)?;

@@ -5,7 +5,7 @@
 //! H200: the fastest of LL and Simple with 1 to 32 channels for each size of an all_reduce.
 
 use crate::net::log;
-use crate::{cuda, net};
+use crate::{cuda, launcher, net};
 use core::ffi::c_int;
 use crosstie::memory::Variables;
 use std::sync::Once;
@@ -30,12 +30,15 @@ pub struct Choice {
 }
 
 /// Whether a communicator's traffic is that of copy engines: each rank is a node of its own to
-/// NCCL, the network is ours, and it is given memory of GPUs.
+/// NCCL, though no launcher says that there are several hosts; the network is ours, and it is given
+/// memory of GPUs.
 pub fn answers(ranks: usize, nodes: usize) -> bool {
     static SAID: Once = Once::new();
-    let network = Variables::of_process().text("NCCL_NET");
+    let variables = Variables::of_process();
+    let network = variables.text("NCCL_NET");
     let is_ours = network.is_none_or(|name| name.eq_ignore_ascii_case("crosstie"));
-    let answers = ranks > 1 && nodes == ranks && is_ours && net::is_open() && cuda::by_copies();
+    let is_here = ranks > 1 && nodes == ranks && !launcher::several_hosts(variables);
+    let answers = is_here && is_ours && net::is_open() && cuda::by_copies();
     if answers {
         SAID.call_once(|| log::info("tuner: ring, LL up to 16 KiB, channels by size"));
     }

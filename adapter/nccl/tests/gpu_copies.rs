@@ -146,3 +146,13 @@ fn tuner_answers_nothing_without_memory_of_gpus() {
         assert_eq!(answers(2, 2, 8), None);
     });
 }
+
+/// Between hosts no copy engine carries anything, also where GPU memory was asked for.
+#[test]
+fn tuner_answers_nothing_where_ranks_run_on_several_hosts() {
+    let hosts = [LO, COPIES, ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "1")];
+    with_double("tuner_answers_nothing_where_ranks_run_on_several_hosts", &hosts, || {
+        init();
+        assert_eq!(answers(2, 2, 8), None);
+    });
+}
