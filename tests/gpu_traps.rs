@@ -8,11 +8,14 @@ mod host_support;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::Shared;
+use crosstie::transport::{Incoming, Outgoing};
 use cuda_support::control::{self, assert_nothing_lives};
 use cuda_support::driver::*;
 use cuda_support::steps::*;
 use cuda_support::with_double;
-use gpu_support::{Kind, Memory, SIZES, Way, exchange, pair};
+use gpu_support::{Kind, Memory, SIZES, Way, exchange, pair, submitted};
+use host_support::pair::Pair;
+use host_support::{joined, wait_both};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Between two GPUs, and from and to the host.
@@ -218,5 +221,52 @@ fn memory_of_another_ranks_gpu_moves_as_any_other() {
             pair.close();
         }
         assert_nothing_lives();
+    });
+}
+
+/// A GPU whose copies do not end is given 256 MiB of them; a short message goes on beside.
+#[test]
+fn bytes_on_their_way_between_gpus_are_bounded() {
+    with_double("bytes_on_their_way_between_gpus_are_bounded", &[], || {
+        const LONG: usize = 64 << 20;
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let [long, short] = [(pair.to_b, pair.to_a), joined(&mut pair.a, &mut pair.b)];
+        let place = |gpu, shared: &Shared| {
+            on(gpu);
+            let start = alloc(LONG);
+            // SAFETY: it stays as long as the endpoint.
+            let region = unsafe { shared.register(start, Bytes::of(LONG), MemoryKind::Cuda(0)) };
+            (start, region.expect("memory"))
+        };
+        let (from, into) = (place(0, &pair.a.shared), place(1, &pair.b.shared));
+        let begin = |pair: &mut Pair, (to_b, to_a), bytes: usize| {
+            let (length, tag) = (bytes as u64, 0);
+            let room = Incoming { region: into.1, address: into.0, length, tag };
+            let message = Outgoing { region: from.1, address: from.0, length, tag };
+            let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
+            (submitted(&mut pair.a, |node| node.isend(to_b, message)), received)
+        };
+        let end = |pair: &mut Pair, (sent, received)| {
+            assert_eq!(wait_both(&mut pair.b, &mut pair.a, received).result, Ok(()));
+            assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+        };
+        for way in [long, short] {
+            let first = begin(&mut pair, way, 4096);
+            end(&mut pair, first); // all is mapped now
+        }
+        let posted = || control::calls("cuMemcpyDtoDAsync_v2");
+        let before = posted();
+        control::hold(0);
+        let all: Vec<_> = (0..7).map(|_| begin(&mut pair, long, LONG)).collect();
+        let poll = |pair: &mut Pair| (0..20_000).for_each(|_| pair.progress());
+        poll(&mut pair);
+        assert_eq!(posted() - before, 4, "copies of 64 MiB");
+        let last = begin(&mut pair, short, 4096);
+        poll(&mut pair);
+        assert_eq!(posted() - before, 5, "the short one");
+        control::release(0);
+        all.into_iter().chain([last]).for_each(|it| end(&mut pair, it));
+        pair.close();
     });
 }

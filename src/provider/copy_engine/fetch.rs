@@ -32,7 +32,7 @@ pub(super) enum Stage {
     New,
     /// The peer has been asked to copy.
     Asked,
-    /// The peer's memory is being mapped.
+    /// The peer's memory is being mapped, or the GPU has enough to copy.
     Mapping,
     /// A stream copies.
     Flying(Mark),
@@ -183,6 +183,9 @@ impl Fetch {
         let Some(mut lanes) = work.shared.lanes(self.gpu) else {
             return Stage::Ended(failed(-libc::ENODEV));
         };
+        if !lanes.has_room(self.length) {
+            return Stage::Mapping;
+        }
         // SAFETY: the source lies in an entry that is held, the target in a region that is pinned,
         // both until the copy was reported.
         match unsafe { lanes.copy(self.to, from, self.length) } {
@@ -197,13 +200,19 @@ impl Fetch {
         stopped: Option<Outcome>,
         work: &mut Work<'_>,
     ) -> Stage {
-        let progress = work.shared.lanes(self.gpu).map(|lanes| lanes.progress(mark));
+        let Some(mut lanes) = work.shared.lanes(self.gpu) else {
+            return Stage::Ended(failed(-libc::ENODEV));
+        };
+        let progress = lanes.progress(mark);
+        if progress == Progress::Flying {
+            return Stage::Flying(mark);
+        }
+        lanes.ended(self.length);
+        drop(lanes);
         match (progress, stopped) {
-            (Some(Progress::Flying), _) => Stage::Flying(mark),
-            (Some(Progress::Done), _) => Stage::Ended(Ok(())),
-            (Some(Progress::Failed(code)), None) => self.go_round(code, work),
-            (Some(Progress::Failed(code)), Some(_)) => Stage::Ended(failed(code)),
-            (None, _) => Stage::Ended(failed(-libc::ENODEV)),
+            (Progress::Failed(code), None) => self.go_round(code, work),
+            (Progress::Failed(code), Some(_)) => Stage::Ended(failed(code)),
+            _ => Stage::Ended(Ok(())),
         }
     }
 

@@ -23,6 +23,12 @@ const WRITTEN_MAX: u64 = 32;
 /// A stream that has copies and does not move for so long is told of.
 pub const OVERDUE: Span = Span::millis(3_000);
 
+/// Bytes between devices that a GPU has under way at a time, for more than one copy. What comes
+/// after them waits as long: below 1 ms over NVLink.
+const FLYING_MAX: u64 = 256 << 20;
+/// Copies up to here do not wait for that.
+const SHORT: u64 = 64 << 10;
+
 /// Cells that bytes are copied through.
 pub const CELLS: usize = 32;
 /// Bytes of each.
@@ -85,6 +91,8 @@ pub struct Lanes {
     key: RailKey,
     /// A bit for each cell that is in use.
     used: u32,
+    /// Bytes between devices that are under way.
+    flying: u64,
     /// The markers that [`Lanes::has_moved`] has seen.
     seen: [u64; STREAMS],
     rests: [Rest; STREAMS],
@@ -147,7 +155,17 @@ impl Lanes {
         let mut streams = [stream(0)?, stream(1)?, stream(IN)?, stream(OUT)?, stream(WORDS)?];
         prepare_words(&gpu, &mut streams[WORDS], start)?;
         let (seen, rests) = ([0; STREAMS], [Rest::default(); STREAMS]);
-        Ok(Lanes { streams, _pinned: pinned, start, gpu, key: cells.key, used: 0, seen, rests })
+        Ok(Lanes {
+            streams,
+            _pinned: pinned,
+            start,
+            gpu,
+            key: cells.key,
+            used: 0,
+            flying: 0,
+            seen,
+            rests,
+        })
     }
 
     fn cell(&self, cell: u8) -> *mut u8 {
@@ -189,12 +207,23 @@ impl Lanes {
         self.gpu.reach(other)
     }
 
-    /// Posts a copy between device addresses.
+    /// Whether there is room for so many bytes more between devices.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        bytes <= SHORT || self.flying == 0 || self.flying + bytes <= FLYING_MAX
+    }
+
+    /// A copy between devices has ended.
+    pub fn ended(&mut self, bytes: u64) {
+        self.flying -= bytes;
+    }
+
+    /// Posts a copy between device addresses, which the caller says the end of ([`Lanes::ended`]).
     ///
     /// # Safety
     /// - both ranges are mapped, and stay so until the mark is reached.
     pub unsafe fn copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<Mark, CudaError> {
         let entered = self.gpu.enter()?;
+        self.flying += bytes;
         let least = (0..PEERS).min_by_key(|n| self.streams[*n].depth()).unwrap_or(0);
         // SAFETY: by this function's contract.
         unsafe { self.streams[least].copy(&entered, to, from, bytes as usize) };

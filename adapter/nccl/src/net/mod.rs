@@ -139,7 +139,7 @@ fn line(number: usize, device: &Device, its: &Environment) -> String {
     format!(
         "device {number} is {}: {} Mbit/s, PCI {}, {}{}; crosstie {}, {}",
         text(device.name),
-        device.speed_mbps,
+        cuda::speed_mbps(device),
         device.pci_path.map_or("none".into(), text),
         device.kind.rails_text(its),
         device.cabling_text(),
