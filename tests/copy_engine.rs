@@ -352,7 +352,7 @@ fn copies_that_do_not_end_are_told_once_and_end_when_the_stream_goes_on() {
             assert!(!lanes.is_overdue(at(Span(0))), "nothing was posted");
             control::streams().into_iter().for_each(control::hold);
             // SAFETY: both stay mapped until the copy is done.
-            let mark = unsafe { lanes.copy(to, from, 8) }.expect("posted");
+            let mark = unsafe { lanes.copy((to, from), 8, false) }.expect("posted");
             lanes.flush();
             assert!(!lanes.is_overdue(at(Span(0))) && !lanes.is_overdue(at(Span(OVERDUE.0 - 1))));
             assert!(lanes.is_overdue(at(OVERDUE)), "in its time");

@@ -9,7 +9,7 @@ use crate::base::text::Text;
 use crate::connect::{Socket, Trust};
 use crate::fabric::{Domain, MemoryKind, Region};
 use crate::host::log::news;
-use crate::memory::cuda::{CudaError, Gpu, Handle, Import, Library, Segment};
+use crate::memory::cuda::{CudaError, Gpu, Handle, Import, Library, Place, Segment};
 use crate::memory::{Errno, locked};
 use crate::provider::copy_engine::imports::{Mapped, Wanted};
 use crate::provider::copy_engine::{Cells, Exporter, GPUS_MAX, LaneError, Lanes, Shared as Gpus};
@@ -128,7 +128,7 @@ impl Helper {
             }
             self.tell_gone();
             self.gpus.overdue().for_each(news::gpu_copies_overdue);
-            self.gpus.imports.refused().for_each(news::gpu_copy_refused);
+            self.gpus.refused().inspect(|code| news::gpu_copy_refused(*code));
             for (entry, wanted) in self.gpus.imports.wanted() {
                 self.ask(entry, wanted);
             }
@@ -220,6 +220,7 @@ impl Helper {
             }
             Err(error) => {
                 let code = error.raw_os_error().unwrap_or(libc::EIO);
+                news::gpu_memory_unmapped(&error);
                 self.gpus.imports.answer(entry, Err(-code));
             }
         }
@@ -290,6 +291,7 @@ impl Helper {
             }
             mapped
         });
+        let result = result.inspect_err(|error| news::gpu_memory_unmapped(error));
         self.gpus.imports.answer(part.entry, result.map_err(|error| error.code as i32));
     }
 
@@ -303,9 +305,11 @@ impl Helper {
         let import = match first.how {
             How::Ipc(_) if first.process == process() => {
                 // the driver opens no handle in the process that has made it
-                let mapped = Mapped { theirs, ours: theirs, length };
-                reach(&self.gpus, &gpu, theirs)?;
-                return Ok((mapped, None));
+                let is_within = is_of(&gpu, theirs)?;
+                if !is_within {
+                    reach(&self.gpus, &gpu, theirs)?;
+                }
+                return Ok((Mapped { theirs, ours: theirs, length, is_within }, None));
             }
             How::Ipc(handle) => Import::ipc(&gpu, &handle, first.bytes as usize)?,
             How::Descriptor => {
@@ -320,7 +324,9 @@ impl Helper {
         if offset.checked_add(length).is_none_or(|end| end > import.bytes() as u64) {
             return Err(refused);
         }
-        Ok((Mapped { theirs, ours: import.start() + offset, length }, Some(import)))
+        let ours = import.start() + offset;
+        let is_within = is_of(&gpu, ours)?;
+        Ok((Mapped { theirs, ours, length, is_within }, Some(import)))
     }
 
     /// A GPU of ours, which the copy engine can use from now on.
@@ -337,17 +343,20 @@ impl Helper {
     }
 }
 
+/// Whether an address lies in memory of this GPU.
+fn is_of(gpu: &Gpu, address: u64) -> Result<bool, CudaError> {
+    let _entered = gpu.enter()?;
+    Ok(Place::of(gpu.library(), address)? == Place::Device(gpu.device()))
+}
+
 /// Lets a GPU reach memory of another GPU of this process: the streams of ours, and the program's.
-fn reach(gpus: &Gpus, gpu: &Arc<Gpu>, address: u64) -> Result<(), CudaError> {
-    let library = gpu.library();
-    let place = crate::memory::cuda::Place::of(library, address)?;
-    let crate::memory::cuda::Place::Device(number) = place else { return Ok(()) };
-    if number == gpu.device() {
-        return Ok(());
-    }
-    let other = Gpu::at(library, number)?;
+fn reach(gpus: &Gpus, gpu: &Gpu, address: u64) -> Result<(), CudaError> {
+    let Place::Device(number) = Place::of(gpu.library(), address)? else { return Ok(()) };
+    let other = Gpu::at(gpu.library(), number)?;
     gpu.reach(&other)?;
-    gpus.lanes(gpu.device() as u8).map_or(Ok(()), |lanes| lanes.reach(&other))
+    // outside the lock: the data thread waits for it
+    let own = gpus.lanes(gpu.device() as u8).map(|lanes| Arc::clone(lanes.gpu()));
+    own.map_or(Ok(()), |own| own.reach(&other))
 }
 
 /// What a peer needs of a region.

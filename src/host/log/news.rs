@@ -365,12 +365,20 @@ pub(in crate::host) fn gpu_copies_overdue(number: usize) {
     );
 }
 
-/// The driver refuses to copy out of a peer's memory, though it is mapped.
+/// The driver refuses to copy out of a peer's memory, though it is mapped; said once per process.
 pub(in crate::host) fn gpu_copy_refused(code: i32) {
-    warning!(
-        "a copy out of a peer's GPU was refused (CUDA code {code}); what comes out of that memory \
-         goes through memory of the host from now on"
-    );
+    once!(warning!(
+        "a copy out of a peer's GPU was refused (CUDA code {code}); its bytes go through memory of \
+         the host, and so do those of later ones that are refused"
+    ));
+}
+
+/// A peer's memory cannot be mapped; said once per process.
+pub(in crate::host) fn gpu_memory_unmapped(why: &dyn fmt::Display) {
+    once!(warning!(
+        "memory of a peer's GPU cannot be mapped ({why}); what is copied out of it goes through \
+         memory of the host"
+    ));
 }
 
 /// Memory of a GPU is not registered.

@@ -27,8 +27,8 @@ pub struct Marked {
     broken: Option<CudaError>,
 }
 
-/// Most refused copies that are known at a time. Who asks for a copy hears of it within a poll.
-const REFUSED_MAX: usize = 256;
+/// Most refused copies that are known at a time: more than a stream has under way.
+const REFUSED_MAX: usize = 1024;
 /// Every target.
 const ALL: (u64, u64) = (0, u64::MAX);
 
@@ -118,6 +118,11 @@ impl Marked {
     /// Why a copy to that target was not made, once its number is reached.
     pub fn refusal(&self, number: u64, to: u64) -> Option<CudaError> {
         self.refused.find(number, to)
+    }
+
+    /// Its GPU takes no calls any more.
+    pub fn break_off(&mut self, error: CudaError) {
+        self.broken = self.broken.or(Some(error));
     }
 
     /// Asks the driver whether the GPU has failed.

@@ -84,6 +84,8 @@ pub(super) struct Chunks {
     begun: u64,
     /// Why no more is begun.
     failed: Option<Outcome>,
+    /// The driver's code of a piece that it has refused.
+    refused: Option<i32>,
 }
 
 /// The record and the place that a read of a piece was for, if its id is of one.
@@ -105,6 +107,7 @@ impl Chunks {
         places: [Chunk { at: At::Free, cell: None, owes: false, length: 0, offset: 0 }; CHUNKS],
         begun: 0,
         failed: None,
+        refused: None,
     };
 
     /// The first piece is in a cell already.
@@ -112,6 +115,11 @@ impl Chunks {
         let chunk = Chunk { at: At::Read(true), cell: Some(cell), owes: false, length, offset: 0 };
         self.places[0] = chunk;
         self.begun = u64::from(length);
+    }
+
+    /// The driver's code, if it has refused to copy a piece.
+    pub fn refused(&self) -> Option<i32> {
+        self.refused
     }
 
     /// A read of a piece has ended.
@@ -302,13 +310,17 @@ impl Chunks {
                     from.copy_to_nonoverlapping(to, chunk.length as usize);
                 }
             }
-            Progress::Failed(_) if Lanes::is_of_words(mark) => {
+            Progress::Refused(_) if Lanes::is_of_words(mark) => {
                 let (to, length) = (whole.to + chunk.offset, u64::from(chunk.length));
                 // SAFETY: as in `copy_in`: the bytes are in the cell still.
                 match unsafe { lanes.copy_in_whole(to, cell, length) } {
                     Ok(mark) => return self.places[place].at = At::Flying(mark),
                     Err(error) => self.failed = Some(failed(error.code as i32)),
                 }
+            }
+            Progress::Refused(code) => {
+                self.failed = Some(failed(code));
+                self.refused = self.refused.or(Some(code));
             }
             Progress::Failed(code) => self.failed = Some(failed(code)),
         }

@@ -73,7 +73,7 @@ impl<'m> CopyEngine<'m> {
             free: Vec::with_capacity(FETCHES),
             used: Vec::with_capacity(FETCHES),
             asked: VecDeque::with_capacity(count * WRITES_MAX as usize),
-            lends: Lends::new(),
+            lends: Lends::new(count),
             owing: Vec::with_capacity(count),
             rests: false,
             asked_at: Instant(0),
@@ -408,8 +408,12 @@ impl<'m> CopyEngine<'m> {
                 true
             }
             Some(Word::Pull(pull)) => {
-                self.asked.push_back((peer, pull));
-                true
+                let fits = link.asked < WRITES_MAX;
+                if fits {
+                    link.asked += 1;
+                    self.asked.push_back((peer, pull));
+                }
+                fits
             }
             Some(Word::Pulled { serial, outcome }) => {
                 let fetch = self.fetches.get_mut(usize::from(serial as u16));
@@ -417,8 +421,7 @@ impl<'m> CopyEngine<'m> {
                 fetch.map(|fetch| fetch.stage = Stage::Ended(outcome)).is_some()
             }
             Some(Word::Lend { serial, source, length }) => {
-                link.in_flight += 1;
-                self.lends.ask(peer, serial, source, length)
+                self.lends.ask(link, peer, serial, (source, length))
             }
             Some(Word::Lent { serial, outcome, place }) => {
                 let (number, piece) = lent_to(serial);
@@ -464,6 +467,8 @@ impl<'m> CopyEngine<'m> {
             Origin::Asked { .. } => {}
         }
         let is_write = matches!(fetch.origin, Origin::Write(_));
+        link.asked -= u32::from(matches!(fetch.origin, Origin::Asked { .. }));
+        link.turns -= u32::from(core::mem::take(&mut fetch.has_turn));
         if outcome.is_ok() && !is_write {
             match fetch.is_by_engine() {
                 true => self.copied.engine_bytes += fetch.length,

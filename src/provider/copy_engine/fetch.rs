@@ -5,7 +5,7 @@ use super::imports::{Look, Wanted};
 use super::keys::is_device;
 use super::lanes::{Mark, Progress};
 use super::note::{BAD_KEY, CANCELED, GONE, Outcome, failed};
-use super::peers::Link;
+use super::peers::{Link, TURNS_MAX};
 use super::shared::Shared;
 use super::under::Under;
 use crate::base::ids::PeerIndex;
@@ -64,8 +64,9 @@ pub(super) struct Fetch {
     pub import: Option<u32>,
     /// Where the source lies here, once it is mapped.
     from: Option<u64>,
-    /// Whether the peer has to copy the source out.
+    /// Whether the peer has to copy the source out, and whether it is this copy's turn there.
     is_lent: bool,
+    pub has_turn: bool,
     pub chunks: Chunks,
 }
 
@@ -92,6 +93,7 @@ impl Fetch {
         import: None,
         from: None,
         is_lent: false,
+        has_turn: false,
         chunks: Chunks::NONE,
     };
 
@@ -129,7 +131,7 @@ impl Fetch {
             (Stage::New, None) => self.begin_moving(link, work),
             (Stage::Mapping, None) => self.look_at_import(work),
             (Stage::Flying(mark), stopped) => self.look_at_stream(mark, stopped, work),
-            (Stage::Staged, stopped) => self.advance_pieces(number, stopped, work),
+            (Stage::Staged, stopped) => self.advance_pieces(number, (link, stopped), work),
         };
     }
 
@@ -176,19 +178,20 @@ impl Fetch {
             return Stage::Ended(BAD_KEY);
         }
         let from = mapped.ours + offset;
-        self.from = Some(from);
         if !is_device(self.to_key) {
+            self.from = Some(from);
             return Stage::Staged;
         }
         let Some(mut lanes) = work.shared.lanes(self.gpu) else {
             return Stage::Ended(failed(-libc::ENODEV));
         };
-        if !lanes.has_room(self.length) {
+        if !mapped.is_within && !lanes.has_room(self.length) {
             return Stage::Mapping;
         }
+        self.from = Some(from);
         // SAFETY: the source lies in an entry that is held, the target in a region that is pinned,
         // both until the copy was reported.
-        match unsafe { lanes.copy(self.to, from, self.length) } {
+        match unsafe { lanes.copy((self.to, from), self.length, mapped.is_within) } {
             Ok(mark) => Stage::Flying(mark),
             Err(error) => Stage::Ended(failed(error.code as i32)),
         }
@@ -204,24 +207,21 @@ impl Fetch {
             return Stage::Ended(failed(-libc::ENODEV));
         };
         let progress = lanes.progress(mark);
-        if progress == Progress::Flying {
-            return Stage::Flying(mark);
+        if progress != Progress::Flying {
+            lanes.copied(mark, self.length);
         }
-        lanes.ended(self.length);
-        drop(lanes);
         match (progress, stopped) {
-            (Progress::Failed(code), None) => self.go_round(code, work),
-            (Progress::Failed(code), Some(_)) => Stage::Ended(failed(code)),
-            _ => Stage::Ended(Ok(())),
+            (Progress::Flying, _) => Stage::Flying(mark),
+            (Progress::Done, _) => Stage::Ended(Ok(())),
+            (Progress::Refused(code), None) => self.go_round(code, work),
+            (Progress::Refused(code) | Progress::Failed(code), _) => Stage::Ended(failed(code)),
         }
     }
 
-    /// What is mapped was not copied: the peer copies it out for us, from the first byte on. No
-    /// stream has anything of this copy any more.
-    fn go_round(&mut self, code: i32, work: &mut Work<'_>) -> Stage {
-        if let Some(import) = self.import {
-            work.shared.imports.refuse(import, code);
-        }
+    /// The driver has refused to copy what is mapped, and no stream has anything of it: the peer
+    /// copies it out for us, from the first byte on.
+    fn go_round(&mut self, code: i32, work: &Work<'_>) -> Stage {
+        work.shared.refuse(code);
         (self.from, self.is_lent, self.chunks) = (None, true, Chunks::NONE);
         Stage::Staged
     }
@@ -229,9 +229,16 @@ impl Fetch {
     fn advance_pieces(
         &mut self,
         number: u16,
-        stopped: Option<Outcome>,
+        (link, stopped): (&mut Link, Option<Outcome>),
         work: &mut Work<'_>,
     ) -> Stage {
+        if self.is_lent && !self.has_turn {
+            match stopped {
+                Some(outcome) => return Stage::Ended(outcome),
+                None if link.turns >= TURNS_MAX => return Stage::Staged,
+                None => (self.has_turn, link.turns) = (true, link.turns + 1),
+            }
+        }
         let whole = Whole {
             peer: self.peer,
             number,
@@ -247,12 +254,10 @@ impl Fetch {
         let mut tools = Tools { under: work.under, lanes: lanes.as_deref_mut(), now: work.now };
         let ended = self.chunks.advance(&whole, &mut tools, stopped);
         drop(lanes);
-        match ended {
-            Some(Err(error)) if self.from.is_some() && stopped.is_none() => {
-                self.go_round(error.code, work)
-            }
-            Some(outcome) => Stage::Ended(outcome),
-            None => Stage::Staged,
+        match (ended, self.chunks.refused(), stopped) {
+            (Some(Err(_)), Some(code), None) if self.from.is_some() => self.go_round(code, work),
+            (Some(outcome), ..) => Stage::Ended(outcome),
+            (None, ..) => Stage::Staged,
         }
     }
 }

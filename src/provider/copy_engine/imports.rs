@@ -5,7 +5,7 @@
 
 use super::note::Exporter;
 use crate::memory::{WakeFd, locked};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::vec::Vec;
 
@@ -19,8 +19,6 @@ const READY: u32 = 2;
 const FAILED: u32 = 3;
 /// The owner has forgotten it: it goes once nobody uses it.
 const GONE: u32 = 4;
-/// Mapped, and the driver has refused a copy out of it: nobody copies out of it any more.
-const REFUSED: u32 = 5;
 
 /// Whose memory, and for which GPU of ours.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -42,6 +40,8 @@ pub struct Mapped {
     pub ours: u64,
     /// Bytes of the region.
     pub length: u64,
+    /// Whether it lies on the GPU that reaches it.
+    pub is_within: bool,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +53,7 @@ struct Entry {
     theirs: AtomicU64,
     ours: AtomicU64,
     length: AtomicU64,
+    is_within: AtomicBool,
     wanted: Mutex<Wanted>,
 }
 
@@ -63,7 +64,7 @@ pub enum Look {
     Pending,
     /// It is mapped.
     Ready(Mapped),
-    /// It cannot be mapped, or not be copied out of: the driver's code, or an errno below 0.
+    /// It cannot be mapped: the driver's code, or an errno below 0.
     Failed(i32),
 }
 
@@ -179,6 +180,7 @@ impl Imports {
                 theirs: entry.theirs.load(Ordering::Relaxed),
                 ours: entry.ours.load(Ordering::Relaxed),
                 length: entry.length.load(Ordering::Relaxed),
+                is_within: entry.is_within.load(Ordering::Relaxed),
             }),
         }
     }
@@ -190,26 +192,6 @@ impl Imports {
         if users == 0 && entry.state.load(Ordering::SeqCst) == GONE {
             self.ring(); // the helper takes it out
         }
-    }
-
-    /// The driver has refused a copy out of an entry that is held, with a code that is not 0. From
-    /// now on it is as one that cannot be mapped.
-    pub fn refuse(&self, entry: u32, code: i32) {
-        let entry = &self.entries()[entry as usize];
-        entry.code.store(code, Ordering::Relaxed);
-        let (order, failure) = (Ordering::SeqCst, Ordering::SeqCst);
-        if entry.state.compare_exchange(READY, REFUSED, order, failure).is_ok() {
-            self.ring(); // the helper tells of it
-        }
-    }
-
-    /// For the helper: the codes of copies that were refused, each entry's once.
-    pub fn refused(&self) -> impl Iterator<Item = i32> {
-        let (order, failure) = (Ordering::SeqCst, Ordering::SeqCst);
-        self.entries().iter().filter_map(move |entry| {
-            let is_new = entry.state.compare_exchange(REFUSED, FAILED, order, failure).is_ok();
-            is_new.then(|| entry.code.load(Ordering::Relaxed))
-        })
     }
 
     /// For the helper: entries that are to be mapped.
@@ -228,6 +210,7 @@ impl Imports {
                 entry.theirs.store(mapped.theirs, Ordering::Relaxed);
                 entry.ours.store(mapped.ours, Ordering::Relaxed);
                 entry.length.store(mapped.length, Ordering::Relaxed);
+                entry.is_within.store(mapped.is_within, Ordering::Relaxed);
                 entry.code.store(0, Ordering::Relaxed);
                 entry.state.store(READY, Ordering::SeqCst);
             }
@@ -245,7 +228,7 @@ impl Imports {
             let wanted = *locked(&entry.wanted);
             let is_meant = wanted.exporter == exporter && key.is_none_or(|key| key == wanted.key);
             match state {
-                READY | REFUSED | FAILED if is_meant => entry.state.store(GONE, Ordering::SeqCst),
+                READY | FAILED if is_meant => entry.state.store(GONE, Ordering::SeqCst),
                 WANTED if is_meant => {
                     entry.code.store(-libc::ECONNRESET, Ordering::Relaxed);
                     entry.state.store(FAILED, Ordering::SeqCst);
@@ -274,7 +257,7 @@ impl Imports {
 mod tests {
     use super::*;
 
-    const MAPPED: Mapped = Mapped { theirs: 4096, ours: 8192, length: 64 };
+    const MAPPED: Mapped = Mapped { theirs: 4096, ours: 8192, length: 64, is_within: false };
 
     fn wanted(key: usize) -> Wanted {
         Wanted { key: key as u64, ..Wanted::default() }

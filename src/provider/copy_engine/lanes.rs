@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 /// Streams that copy between devices: a second one gains a fifth, a third one nothing (H200).
 const PEERS: usize = 2;
-/// The streams that copy to and from the host, and the one that writes short messages.
+/// The streams that copy to and from the host, the one that writes short messages, and the one that
+/// copies within the device, which waits while kernels hold all multiprocessors.
 const IN: usize = PEERS;
 const OUT: usize = PEERS + 1;
 const WORDS: usize = PEERS + 2;
-const STREAMS: usize = PEERS + 3;
+const WITHIN: usize = PEERS + 3;
+const STREAMS: usize = PEERS + 4;
 
 /// Up to here bytes from the host are written by the stream itself: two words are there after 6 µs,
 /// a copy after 9, and each further word takes 0.8 (H200).
@@ -23,10 +25,9 @@ const WRITTEN_MAX: u64 = 32;
 /// A stream that has copies and does not move for so long is told of.
 pub const OVERDUE: Span = Span::millis(3_000);
 
-/// Bytes between devices that a GPU has under way at a time, for more than one copy. What comes
-/// after them waits as long: below 1 ms over NVLink.
+/// Bytes between devices that are under way at a time, for more than one copy.
 const FLYING_MAX: u64 = 256 << 20;
-/// Copies up to here do not wait for that.
+/// Copies up to here are not among them.
 const SHORT: u64 = 64 << 10;
 
 /// Cells that bytes are copied through.
@@ -93,6 +94,8 @@ pub struct Lanes {
     used: u32,
     /// Bytes between devices that are under way.
     flying: u64,
+    /// A copy has found no room for its bytes: those that come after it find none either.
+    is_full: bool,
     /// The markers that [`Lanes::has_moved`] has seen.
     seen: [u64; STREAMS],
     rests: [Rest; STREAMS],
@@ -131,7 +134,9 @@ pub enum Progress {
     Flying,
     /// All bytes are there.
     Done,
-    /// The driver has refused it, or the GPU does nothing any more, with the driver's code.
+    /// The driver has refused it, with its code: no byte moves any more.
+    Refused(i32),
+    /// The GPU does nothing any more, with the driver's code.
     Failed(i32),
 }
 
@@ -152,7 +157,8 @@ impl Lanes {
             // (order of the fields).
             unsafe { Marked::new(&gpu, word, pinned.device() + n as u64 * 64) }
         };
-        let mut streams = [stream(0)?, stream(1)?, stream(IN)?, stream(OUT)?, stream(WORDS)?];
+        let mut streams =
+            [stream(0)?, stream(1)?, stream(IN)?, stream(OUT)?, stream(WORDS)?, stream(WITHIN)?];
         prepare_words(&gpu, &mut streams[WORDS], start)?;
         let (seen, rests) = ([0; STREAMS], [Rest::default(); STREAMS]);
         Ok(Lanes {
@@ -163,6 +169,7 @@ impl Lanes {
             key: cells.key,
             used: 0,
             flying: 0,
+            is_full: false,
             seen,
             rests,
         })
@@ -200,34 +207,43 @@ impl Lanes {
         self.used &= !(1 << cell);
     }
 
-    /// Lets the streams reach memory of another GPU of this process. Control path.
-    ///
-    /// *Errors*: the driver's.
-    pub fn reach(&self, other: &Gpu) -> Result<(), CudaError> {
-        self.gpu.reach(other)
+    /// The GPU, in the context that its streams are of.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
     }
 
-    /// Whether there is room for so many bytes more between devices.
-    pub fn has_room(&self, bytes: u64) -> bool {
-        bytes <= SHORT || self.flying == 0 || self.flying + bytes <= FLYING_MAX
+    /// Whether so many bytes more may come from another device. Until the next flush there is none
+    /// for others either when there is none.
+    pub fn has_room(&mut self, bytes: u64) -> bool {
+        let fits = self.flying == 0 || self.flying + bytes <= FLYING_MAX;
+        self.is_full |= bytes > SHORT && !fits;
+        bytes <= SHORT || !self.is_full
     }
 
-    /// A copy between devices has ended.
-    pub fn ended(&mut self, bytes: u64) {
-        self.flying -= bytes;
-    }
-
-    /// Posts a copy between device addresses, which the caller says the end of ([`Lanes::ended`]).
+    /// Posts a copy between device addresses; `is_within`: both are of this device. Its end is told
+    /// ([`Lanes::copied`]).
     ///
     /// # Safety
     /// - both ranges are mapped, and stay so until the mark is reached.
-    pub unsafe fn copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<Mark, CudaError> {
+    pub unsafe fn copy(
+        &mut self,
+        (to, from): (u64, u64),
+        bytes: u64,
+        is_within: bool,
+    ) -> Result<Mark, CudaError> {
         let entered = self.gpu.enter()?;
-        self.flying += bytes;
         let least = (0..PEERS).min_by_key(|n| self.streams[*n].depth()).unwrap_or(0);
+        let stream = if is_within { WITHIN } else { least };
         // SAFETY: by this function's contract.
-        unsafe { self.streams[least].copy(&entered, to, from, bytes as usize) };
-        Ok(Mark { stream: least as u8, number: self.streams[least].number(), to })
+        unsafe { self.streams[stream].copy(&entered, to, from, bytes as usize) };
+        let mark = Mark { stream: stream as u8, number: self.streams[stream].number(), to };
+        self.flying += flying(mark, bytes);
+        Ok(mark)
+    }
+
+    /// A copy between device addresses is under way no more.
+    pub fn copied(&mut self, mark: Mark, bytes: u64) {
+        self.flying -= flying(mark, bytes);
     }
 
     /// Posts a copy out of a cell.
@@ -292,7 +308,7 @@ impl Lanes {
             Some(error) => Progress::Failed(error.code as i32),
             None if stream.reached() >= mark.number => {
                 let refusal = stream.refusal(mark.number, mark.to);
-                refusal.map_or(Progress::Done, |error| Progress::Failed(error.code as i32))
+                refusal.map_or(Progress::Done, |error| Progress::Refused(error.code as i32))
             }
             None => Progress::Flying,
         }
@@ -310,12 +326,14 @@ impl Lanes {
 
     /// Posts what waits, with the markers behind it.
     pub fn flush(&mut self) {
+        self.is_full = false;
         let waits = |stream: &Marked| stream.is_waiting();
         if !self.streams.iter().any(waits) {
             return;
         }
-        if let Ok(entered) = self.gpu.enter() {
-            self.streams.iter_mut().for_each(|stream| stream.flush(&entered));
+        match self.gpu.enter() {
+            Ok(entered) => self.streams.iter_mut().for_each(|stream| stream.flush(&entered)),
+            Err(error) => self.streams.iter_mut().for_each(|stream| stream.break_off(error)),
         }
     }
 
@@ -342,10 +360,17 @@ impl Lanes {
 
     /// Asks the driver whether the GPU has failed. *Cost*: a call for each stream.
     pub fn look_for_fault(&mut self) {
-        if let Ok(entered) = self.gpu.enter() {
-            self.streams.iter_mut().for_each(|stream| stream.look_for_fault(&entered));
+        match self.gpu.enter() {
+            Ok(entered) => self.streams.iter_mut().for_each(|it| it.look_for_fault(&entered)),
+            Err(error) => self.streams.iter_mut().for_each(|it| it.break_off(error)),
         }
     }
+}
+
+/// What a copy between device addresses counts of the bytes that are under way.
+fn flying(mark: Mark, bytes: u64) -> u64 {
+    let is_counted = usize::from(mark.stream) < PEERS && bytes > SHORT;
+    if is_counted { bytes } else { 0 }
 }
 
 /// Brings a stream's words to a copy engine. The unit that has made the stream's last copy writes

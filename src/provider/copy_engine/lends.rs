@@ -4,14 +4,14 @@ use super::fetch::Work;
 use super::keys::{gpu_of, handle_of};
 use super::lanes::{CELL_BYTES, Mark, Progress, Use};
 use super::note::{BAD_KEY, Outcome, Word, failed};
-use super::peers::Link;
+use super::peers::{Link, TURNS_MAX};
 use crate::base::ids::PeerIndex;
 use crate::base::regions::RegionTable;
 use crate::fabric::RemoteSpan;
 use std::vec::Vec;
 
-/// Pieces that may be asked for at a time, all peers together. A peer asks for four of each copy.
-const LENDS_MAX: usize = 4096;
+/// Pieces that a peer may ask for at a time: four of each copy that has its turn.
+pub(super) const LENDS_MAX: u32 = 4 * TURNS_MAX;
 
 /// One piece.
 #[derive(Copy, Clone, Debug)]
@@ -44,9 +44,9 @@ enum At {
 pub(super) struct Lends(Vec<Lend>);
 
 impl Lends {
-    /// None; room for some.
-    pub fn new() -> Lends {
-        Lends(Vec::with_capacity(LENDS_MAX))
+    /// None; room for those of so many peers.
+    pub fn new(peers_max: usize) -> Lends {
+        Lends(Vec::with_capacity(peers_max * LENDS_MAX as usize))
     }
 
     /// Whether there is none.
@@ -55,9 +55,16 @@ impl Lends {
     }
 
     /// A peer asks for a piece. `false`: for too many, or for too much.
-    pub fn ask(&mut self, peer: PeerIndex, serial: u32, source: RemoteSpan, length: u64) -> bool {
-        let fits = self.0.len() < LENDS_MAX && length <= CELL_BYTES as u64;
+    pub fn ask(
+        &mut self,
+        link: &mut Link,
+        peer: PeerIndex,
+        serial: u32,
+        (source, length): (RemoteSpan, u64),
+    ) -> bool {
+        let fits = link.lends < LENDS_MAX && length <= CELL_BYTES as u64;
         if fits {
+            (link.lends, link.in_flight) = (link.lends + 1, link.in_flight + 1);
             self.0.push(Lend { peer, serial, source, length, at: At::New });
         }
         fits
@@ -81,6 +88,7 @@ impl Lends {
             lend.advance(regions, link.takes_ops(), work);
             let is_over = matches!(lend.at, At::Over);
             link.in_flight -= u32::from(is_over);
+            link.lends -= u32::from(is_over);
             !is_over
         });
     }
@@ -96,7 +104,7 @@ impl Lend {
                 let outcome = match progress {
                     Some(Progress::Flying) => return,
                     Some(Progress::Done) => Ok(()),
-                    Some(Progress::Failed(code)) => failed(code),
+                    Some(Progress::Refused(code) | Progress::Failed(code)) => failed(code),
                     None => failed(-libc::ENODEV),
                 };
                 regions.pin(region, -1);

@@ -8,6 +8,9 @@ use crate::base::units::Instant;
 use crate::fabric::{Completion, DownCause, OpId};
 use crate::provider::events::Events;
 
+/// Most copies at a time whose source a peer copies out for us.
+pub(super) const TURNS_MAX: u32 = 8;
+
 /// One peer.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Link {
@@ -24,6 +27,11 @@ pub(super) struct Link {
     /// Copies under way, and of these those that it makes.
     pub in_flight: u32,
     pub writes: u32,
+    /// Copies that it has asked for, those of ours that it copies out pieces for, and pieces that it
+    /// has asked for.
+    pub asked: u32,
+    pub turns: u32,
+    pub lends: u32,
     /// Reported when nothing is under way any more.
     pub down: Option<DownCause>,
     pub fence: Option<(OpId, RailGeneration)>,
@@ -40,6 +48,9 @@ impl Link {
         exporter: None,
         in_flight: 0,
         writes: 0,
+        asked: 0,
+        turns: 0,
+        lends: 0,
         down: None,
         fence: None,
     };

@@ -5,7 +5,7 @@ use super::lanes::{Cells, Lanes};
 use super::note::Exporter;
 use crate::base::units::Instant;
 use crate::memory::locked;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub struct Shared {
     pub exporter: OnceLock<Exporter>,
     /// A bit for each GPU whose copies are overdue, which the helper has not told yet.
     overdue: AtomicU32,
+    /// The driver's code of a copy that it has refused, the same.
+    refused: AtomicI32,
 }
 
 impl Default for Shared {
@@ -37,8 +39,9 @@ impl Shared {
     /// No GPU is in use yet.
     pub fn new() -> Shared {
         let (gpus, exporter) = ([const { OnceLock::new() }; GPUS_MAX], OnceLock::new());
-        let (cells, imports, overdue) = (Mutex::default(), Imports::new(), AtomicU32::new(0));
-        Shared { gpus, cells, imports, exporter, overdue }
+        let (overdue, refused) = (AtomicU32::new(0), AtomicI32::new(0));
+        let (cells, imports) = (Mutex::default(), Imports::new());
+        Shared { gpus, cells, imports, exporter, overdue, refused }
     }
 
     /// The streams of a GPU, if it is in use.
@@ -79,6 +82,19 @@ impl Shared {
                 self.imports.wake().inspect(|wake| wake.ring());
             }
         }
+    }
+
+    /// The driver has refused a copy out of a peer's memory, and the bytes go another way. The
+    /// helper tells of it.
+    pub fn refuse(&self, code: i32) {
+        if self.refused.swap(code, Ordering::Relaxed) == 0 {
+            self.imports.wake().inspect(|wake| wake.ring());
+        }
+    }
+
+    /// For the helper: the code of a copy that was refused since the last call.
+    pub fn refused(&self) -> Option<i32> {
+        Some(self.refused.swap(0, Ordering::Relaxed)).filter(|code| *code != 0)
     }
 
     /// The GPUs whose copies are overdue, each once.
