@@ -135,6 +135,36 @@ fn pieces_are_over_although_the_peer_cannot_be_told_yet() {
     });
 }
 
+/// A peer takes so many pieces of ours at a time; more of them counted as an attack.
+#[test]
+fn many_copies_that_the_peer_makes_take_turns() {
+    with_double("many_copies_that_the_peer_makes_take_turns", &[], || {
+        on(0);
+        let mut pair = pair(Way::Pull);
+        let (to_a, to_b) = (pair.to_a, pair.to_b);
+        let mut from = Memory::new(&pair.a, Kind::Hidden(0));
+        from.fill(ROOM, 3);
+        for kind in [Kind::Host, Kind::Alloc(1)] {
+            let into = Memory::new(&pair.b, kind);
+            let (room, message) = (into.incoming(ROOM), from.outgoing(ROOM));
+            let all: Vec<_> = (0..24)
+                .map(|_| {
+                    let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
+                    (submitted(&mut pair.a, |node| node.isend(to_b, message)), received)
+                })
+                .collect();
+            for (sent, received) in all {
+                assert_eq!(wait_both(&mut pair.b, &mut pair.a, received).result, Ok(()));
+                assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+            }
+            assert!(into.holds(ROOM, 3));
+            into.free(&pair.b);
+        }
+        from.free(&pair.a);
+        pair.close();
+    });
+}
+
 /// Allocating, freeing, mapping and waiting stop all GPUs of a process, or a thread.
 #[test]
 fn messages_make_no_slow_call_once_memory_is_known() {

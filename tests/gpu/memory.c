@@ -72,6 +72,7 @@ struct kind {
     uint32_t as;     // how it is registered
     int is_passed;   // what doc/gpu.md says: passed, or refused
     int is_on_host;  // the program reads and writes it by itself
+    int is_private;  // no other process can map it
 };
 
 static int alloc_make(const struct kind *kind, uint64_t *start)
@@ -166,17 +167,17 @@ static void malloc_end(const struct kind *kind, uint64_t start)
 #define CUDA XTIE_MEMORY_CUDA
 #define HOST XTIE_MEMORY_HOST
 static const struct kind kinds[] = {
-    {"cudaMalloc", alloc_make, alloc_end, 0, 1, 0, CUDA, 1, 0},
-    {"cuMemCreate, POSIX descriptor", MAPPED, POSIX, 1, READ_WRITE, CUDA, 1, 0},
-    {"the same, four side by side", MAPPED, POSIX, 4, READ_WRITE, CUDA, 1, 0},
-    {"cuMemCreate, no handle type", MAPPED, 0, 1, READ_WRITE, CUDA, 1, 0},
-    {"cudaMallocManaged", managed_make, alloc_end, 0, 1, 0, CUDA, 0, 0},
-    {"cudaMallocAsync", pool_make, pool_end, 0, 1, 0, CUDA, 1, 0},
-    {"cudaMallocAsync, pool with POSIX", pool_make, pool_end, POSIX, 1, 0, CUDA, 1, 0},
-    {"cudaHostAlloc, registered as CUDA", pinned_make, pinned_end, 0, 1, 0, CUDA, 0, 1},
-    {"malloc, registered as CUDA", malloc_make, malloc_end, 0, 1, 0, CUDA, 0, 1},
-    {"cudaHostAlloc", pinned_make, pinned_end, 0, 1, 0, HOST, 1, 1},
-    {"malloc", malloc_make, malloc_end, 0, 1, 0, HOST, 1, 1},
+    {"cudaMalloc", alloc_make, alloc_end, 0, 1, 0, CUDA, 1, 0, 0},
+    {"cuMemCreate, POSIX descriptor", MAPPED, POSIX, 1, READ_WRITE, CUDA, 1, 0, 0},
+    {"the same, four side by side", MAPPED, POSIX, 4, READ_WRITE, CUDA, 1, 0, 0},
+    {"cuMemCreate, no handle type", MAPPED, 0, 1, READ_WRITE, CUDA, 1, 0, 1},
+    {"cudaMallocManaged", managed_make, alloc_end, 0, 1, 0, CUDA, 0, 0, 0},
+    {"cudaMallocAsync", pool_make, pool_end, 0, 1, 0, CUDA, 1, 0, 1},
+    {"cudaMallocAsync, pool with POSIX", pool_make, pool_end, POSIX, 1, 0, CUDA, 1, 0, 1},
+    {"cudaHostAlloc, registered as CUDA", pinned_make, pinned_end, 0, 1, 0, CUDA, 0, 1, 0},
+    {"malloc, registered as CUDA", malloc_make, malloc_end, 0, 1, 0, CUDA, 0, 1, 0},
+    {"cudaHostAlloc", pinned_make, pinned_end, 0, 1, 0, HOST, 1, 1, 0},
+    {"malloc", malloc_make, malloc_end, 0, 1, 0, HOST, 1, 1, 0},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
@@ -277,11 +278,17 @@ static void follow(void)
     }
 }
 
-// Tells the other side to follow once more, or to end.
-static void call_on(uint64_t once_more)
+// Tells the other side a number: to follow once more, or to end, or how its bytes came here.
+static void tell(uint64_t number)
 {
-    word[0] = once_more;
+    word[0] = number;
     finish(outgoing(word_memory, (uint64_t)(uintptr_t)word, 8), NULL);
+}
+
+static uint64_t hear_told(void)
+{
+    take(word_memory, (uint64_t)(uintptr_t)&word[1], 8);
+    return word[1];
 }
 
 static xtie_stats stats(void)
@@ -293,17 +300,34 @@ static xtie_stats stats(void)
     return stats;
 }
 
-// Whether bytes came the way that they must. Without access from GPU to GPU all is staged.
-static int is_right_way(const struct kind *kind, int by_engine, int is_staged)
+// How bytes came here since `before`.
+enum { BY_ENGINE = 1, STAGED_WAY = 2 };
+static int ways(xtie_stats before)
+{
+    xtie_stats after = stats();
+    return (after.gpu_engine_bytes > before.gpu_engine_bytes ? BY_ENGINE : 0) |
+           (after.gpu_staged_bytes > before.gpu_staged_bytes ? STAGED_WAY : 0);
+}
+
+static const char *way_name(int way)
+{
+    static const char *const names[] = {"by no GPU's way", "by copy engine", "staged",
+                                        "by both ways"};
+    return names[way];
+}
+
+// Whether bytes came the way that they must. Without access from GPU to GPU all is staged, and so is
+// what comes out of memory that nobody else can map.
+static int is_right_way(const struct kind *kind, int way, int is_out)
 {
     int count = 0, can = 1;
     gpu_check(gpu.count(&count), "cuDeviceGetCount");
     if (count > 1)
         gpu_check(more.can_access(&can, 1, 0), "cuDeviceCanAccessPeer");
     if (wanted_way == EITHER)
-        return by_engine || is_staged;
-    int engine = can && !kind->is_on_host && wanted_way == ENGINE;
-    return by_engine == engine && is_staged == !engine;
+        return way == BY_ENGINE || way == STAGED_WAY;
+    int engine = can && !kind->is_on_host && !(is_out && kind->is_private) && wanted_way == ENGINE;
+    return way == (engine ? BY_ENGINE : STAGED_WAY);
 }
 
 static void kind_row(const struct kind *kind)
@@ -324,16 +348,16 @@ static void kind_row(const struct kind *kind)
         return;
     }
     xtie_stats before = stats();
-    call_on(1);
+    tell(1);
     lead(kind, memory, start);
-    xtie_stats after = stats();
-    int by_engine = after.gpu_engine_bytes > before.gpu_engine_bytes;
-    int is_staged = after.gpu_staged_bytes > before.gpu_staged_bytes;
-    const char *how = by_engine && is_staged ? "passed, by both ways"
-                      : by_engine           ? "passed, by copy engine"
-                      : is_staged           ? "passed, staged"
-                                            : "passed, by no GPU's way";
-    row(kind->name, how, "", kind->is_passed && is_right_way(kind, by_engine, is_staged));
+    int in = ways(before), out = (int)hear_told();
+    char how[64];
+    if (in == out)
+        snprintf(how, sizeof how, "passed, %s", way_name(in));
+    else
+        snprintf(how, sizeof how, "passed, in %s, out %s", way_name(in), way_name(out));
+    row(kind->name, how, "", kind->is_passed && is_right_way(kind, in, 0) &&
+                                 is_right_way(kind, out, 1));
     forgotten(memory);
     kind->end(kind, start);
 }
@@ -363,8 +387,9 @@ static void context_row(void)
         row("a pointer of another context", "refused", said, said[0] != '\0');
         return;
     }
-    call_on(1);
+    tell(1);
     lead(&kinds[0], memory, start);
+    hear_told();
     forgotten(memory);
     row("a pointer of another context", "passed", "", 1);
 }
@@ -392,8 +417,8 @@ static void side_by_side_row(void)
 static void bad_rows(void)
 {
     static const struct kind read_only = {"read-only memory", MAPPED, POSIX, 1, READ_ONLY, CUDA,
-                                          0, 0};
-    static const struct kind one = {"one", MAPPED, POSIX, 1, READ_WRITE, CUDA, 1, 0};
+                                          0, 0, 0};
+    static const struct kind one = {"one", MAPPED, POSIX, 1, READ_WRITE, CUDA, 1, 0, 0};
     uint64_t start = 0, hole = 0;
     path = "bad input";
     context_row();
@@ -449,11 +474,10 @@ static void open_side(int side)
 static void run_side(int side)
 {
     if (side == 0) {
-        for (;;) {
-            take(word_memory, (uint64_t)(uintptr_t)&word[1], 8);
-            if (word[1] == 0)
-                break;
+        while (hear_told() != 0) {
+            xtie_stats before = stats();
             follow();
+            tell((uint64_t)ways(before));
         }
     } else {
         for (int at = 0; at < KINDS; at++)
@@ -463,7 +487,7 @@ static void run_side(int side)
         // what was refused has done no harm
         path = "afterwards";
         kind_row(&kinds[0]);
-        call_on(0);
+        tell(0);
     }
     connection_close(connection);
     forgotten(own_memory);

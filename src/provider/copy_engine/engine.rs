@@ -109,7 +109,8 @@ impl<'m> CopyEngine<'m> {
     /// that it has sent are still copied.
     pub fn peer_open(&mut self, peer: PeerIndex) {
         let link = self.link_ready(peer);
-        *link = Link { in_flight: link.in_flight, ..Link::OPEN };
+        let Link { in_flight, asked, turns, lends, .. } = *link;
+        *link = Link { in_flight, asked, turns, lends, ..Link::OPEN };
     }
 
     fn link_ready(&mut self, peer: PeerIndex) -> &mut Link {
@@ -429,7 +430,7 @@ impl<'m> CopyEngine<'m> {
                 let fetch = fetch.filter(|it| it.peer == peer);
                 fetch.is_some_and(|fetch| fetch.chunks.lent(piece, outcome, place))
             }
-            Some(Word::Free { serial }) => self.lends.free(peer, serial, work),
+            Some(Word::Free { serial }) => self.lends.free(link, peer, serial, work),
             None => false,
         }
     }
@@ -478,5 +479,79 @@ impl<'m> CopyEngine<'m> {
         link.writes -= u32::from(is_write);
         link.in_flight -= 1;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lends::LENDS_MAX;
+    use super::*;
+    use crate::base::pool::Pool;
+    use crate::base::regions::RegionSlot;
+    use crate::fabric::Op;
+    use core::sync::atomic::{AtomicU32, AtomicU64};
+
+    const PEER: PeerIndex = PeerIndex(0);
+
+    /// A rail over which nothing goes but notes that stand in it.
+    #[derive(Default)]
+    struct Wire {
+        notes: VecDeque<Note>,
+        failed: bool,
+    }
+
+    impl Under for Wire {
+        fn note_send(&mut self, _: PeerIndex, _: &Note, _: Instant) -> bool {
+            true
+        }
+
+        fn note_take(&mut self) -> Option<(PeerIndex, Note)> {
+            self.notes.pop_front().map(|note| (PEER, note))
+        }
+
+        fn post(&mut self, _: &Op, _: Instant) -> Result<Posted, PostError> {
+            Err(PostError::Unsupported)
+        }
+
+        fn fail(&mut self, _: PeerIndex) {
+            self.failed = true;
+        }
+
+        fn is_near(&self, _: PeerIndex) -> bool {
+            true
+        }
+    }
+
+    /// A peer that has sent a note so often; whether it has failed. Its end is told then.
+    fn fails(word: Word, times: u32) -> bool {
+        let (head, next) = (AtomicU64::new(0), [const { AtomicU32::new(0) }; 2]);
+        let slots: [RegionSlot; 2] = Default::default();
+        let regions = RegionTable::new(&slots, Pool::new(&head, &next));
+        let mut engine = CopyEngine::new(Arc::new(Shared::new()), regions, 1);
+        engine.peer_open(PEER);
+        let mut wire = Wire::default();
+        wire.notes.extend((0..times).map(|_| word.encode()));
+        let poll = |engine: &mut CopyEngine<'_>, wire: &mut Wire| {
+            let mut slots = [Completion::Immediate { peer: PEER, immediate: 0 }; 4];
+            let mut out = Events { slots: &mut slots, used: 0 };
+            engine.poll(wire, &mut out, Instant(1));
+            out.used == 1 && matches!(slots[0], Completion::PeerDown { .. })
+        };
+        poll(&mut engine, &mut wire);
+        let is_told = engine.peer_down(PEER, DownCause::Died);
+        assert!(!is_told || (0..10).any(|_| poll(&mut engine, &mut wire)), "no end: {word:?}");
+        assert_eq!(engine.in_flight(PEER), 0);
+        wire.failed
+    }
+
+    #[test]
+    fn peer_that_asks_for_too_much_at_once_fails_and_its_end_is_told() {
+        let spot = RemoteSpan { key: crate::fabric::RailKey(0), address: 0 };
+        let lend = Word::Lend { serial: 1, source: spot, length: 8 };
+        let pull =
+            Word::Pull(Pull { serial: 1, immediate: None, source: spot, length: 8, target: spot });
+        let long = Word::Lend { serial: 1, source: spot, length: CELL_BYTES as u64 + 1 };
+        assert!(!fails(lend, LENDS_MAX) && !fails(pull, WRITES_MAX));
+        assert!(fails(lend, LENDS_MAX + 1) && fails(pull, WRITES_MAX + 1) && fails(long, 1));
     }
 }

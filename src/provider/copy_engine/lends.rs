@@ -71,12 +71,14 @@ impl Lends {
     }
 
     /// A peer has read a piece. `false`: it has none of that number.
-    pub fn free(&mut self, peer: PeerIndex, serial: u32, work: &Work<'_>) -> bool {
-        let of = |lend: &&mut Lend| {
+    pub fn free(&mut self, link: &mut Link, peer: PeerIndex, serial: u32, work: &Work<'_>) -> bool {
+        let of = |lend: &Lend| {
             lend.peer == peer && lend.serial == serial && matches!(lend.at, At::Held { .. })
         };
-        let Some(lend) = self.0.iter_mut().find(of) else { return false };
-        lend.give_back(work);
+        let Some(at) = self.0.iter().position(of) else { return false };
+        self.0.remove(at).give_back(work);
+        // at once: what it asks for next may have come with this
+        (link.lends, link.in_flight) = (link.lends - 1, link.in_flight - 1);
         true
     }
 
