@@ -9,7 +9,7 @@ mod host_support;
 
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{MemoryKind, RegisterError};
-use crosstie::memory::cuda::gpu::visible;
+use crosstie::memory::cuda::gpu::{GpuLink, visible};
 use crosstie::memory::cuda::{Gpu, Library};
 use crosstie::provider::copy_engine::{Cells, Lanes, OVERDUE, Progress};
 use crosstie::transport::RequestError;
@@ -357,8 +357,9 @@ fn gpus_are_named_with_those_that_they_reach() {
     let test = "gpus_are_named_with_those_that_they_reach";
     with_double(test, &[("CUDA_DOUBLE_DEVICES", "3"), ("CUDA_DOUBLE_DENY", "0-2")], || {
         let gpus = visible(Library::load().unwrap()).unwrap();
-        let reaches: Vec<_> = gpus.iter().map(|gpu| gpu.reaches.clone()).collect();
-        assert_eq!(reaches, [[true, true, false], [true; 3], [false, true, true]]);
+        let links: Vec<_> = gpus.iter().map(|gpu| gpu.links.clone()).collect();
+        let (own, none, near) = (GpuLink::Own, GpuLink::None, GpuLink::NvLink);
+        assert_eq!(links, [[own, near, none], [near, own, near], [none, near, own]]);
         assert!(gpus.iter().all(|gpu| !gpu.name.is_empty()));
         assert_ne!(gpus[0].uuid, gpus[1].uuid);
     });

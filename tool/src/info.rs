@@ -20,7 +20,7 @@ use crosstie::host::settings::{GinWish, environment, wrong};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
-use crosstie::memory::cuda::gpu::{GpuName, visible};
+use crosstie::memory::cuda::gpu::{GpuLink, GpuName, visible};
 use crosstie::memory::{heap, kernel_copy, probe, wake};
 use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
 use std::process::Stdio;
@@ -179,10 +179,15 @@ fn gpus_text(gpus: &[GpuName]) -> String {
     let others = if others { " and others" } else { "" };
     let mut text = format!("{} ({}{others})", gpus.len(), first.name);
     let pairs = gpus.len() * gpus.len().saturating_sub(1);
-    let unreached = gpus.iter().flat_map(|gpu| &gpu.reaches).filter(|reached| !**reached).count();
+    let links = || gpus.iter().flat_map(|gpu| &gpu.links);
+    let unreached = links().filter(|link| **link == GpuLink::None).count();
+    let over = match links().any(|link| *link == GpuLink::Pcie) {
+        true => "PCIe",
+        false => "NVLink",
+    };
     match unreached {
         0 if pairs == 0 => {}
-        0 => text.push_str(", between all by copy engine"),
+        0 => text.push_str(&format!(", between all by copy engine over {over}")),
         _ => text.push_str(&format!(", {unreached} of {pairs} ways through host memory")),
     }
     text
@@ -190,14 +195,18 @@ fn gpus_text(gpus: &[GpuName]) -> String {
 
 /// A GPU, and how its memory moves to each of the others.
 fn gpu_line((number, gpu): (usize, &GpuName)) -> Line {
-    let list = |reached: bool| {
-        let others = gpu.reaches.iter().enumerate();
-        let others = others.filter(|(other, can)| *other != number && **can == reached);
+    let list = |link: GpuLink| {
+        let others = gpu.links.iter().enumerate().filter(|(_, its)| **its == link);
         others.map(|(other, _)| other.to_string()).collect::<Vec<_>>().join(", ")
     };
     let id = u128::from_be_bytes(gpu.uuid);
     let mut text = format!("{}, id {id:032x}", gpu.name);
-    for (others, how) in [(list(true), "by copy engine"), (list(false), "through host memory")] {
+    for (link, how) in [
+        (GpuLink::NvLink, "by copy engine over NVLink"),
+        (GpuLink::Pcie, "by copy engine over PCIe"),
+        (GpuLink::None, "through host memory"),
+    ] {
+        let others = list(link);
         if !others.is_empty() {
             text.push_str(&format!("; to {others} {how}"));
         }

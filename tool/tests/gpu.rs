@@ -146,7 +146,7 @@ fn info_shows_the_gpus_and_the_ways_between_them() {
     assert!(short.contains("3 (") && short.contains("of 6 ways through host memory"), "{short}");
     let all = info(&["--all"]);
     let first = line_of(&all, "GPU 0");
-    assert!(first.contains("to 1 by copy engine; to 2 through host memory"), "{first}");
+    assert!(first.contains("to 1 by copy engine over NVLink; to 2 through host memory"), "{first}");
     let second = line_of(&all, "GPU 1");
-    assert!(second.ends_with("to 0, 2 by copy engine"), "{second}");
+    assert!(second.ends_with("to 0, 2 by copy engine over NVLink"), "{second}");
 }

@@ -14,12 +14,14 @@ use crosstie::host::settings;
 use crosstie::memory::Variables;
 use crosstie::memory::cuda::Library;
 use crosstie::memory::cuda::dmabuf::all_suit_nics;
+use crosstie::memory::cuda::gpu::{GpuLink, visible};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// What copy engines bring, as NCCL counts: 400 GB/s over NVLink. More changes nothing in its
-/// search for channels.
-const SPEED_MBPS: i32 = 3_200_000;
+/// What copy engines bring, in Mbit/s, where all GPUs have NVLink between them (400 GB/s), where one
+/// has PCIe, and where one reaches another through host memory alone (5 GB/s). More than the first
+/// changes nothing in NCCL's search for channels.
+const SPEEDS_MBPS: [i32; 3] = [3_200_000, 400_000, 40_000];
 
 /// NCCL's variables that it needs: to use GPU memory over a device that is not near a GPU, and to
 /// have as many channels as the tuner gives to long collectives.
@@ -65,7 +67,22 @@ pub fn by_nics(device: &Device) -> bool {
 
 /// What NCCL is told of a device's speed, in Mbit/s.
 pub fn speed_mbps(device: &Device) -> i32 {
-    if by_copies() { SPEED_MBPS.max(device.speed_mbps) } else { device.speed_mbps }
+    if by_copies() { copies_mbps().max(device.speed_mbps) } else { device.speed_mbps }
+}
+
+/// The speed of the slowest link between GPUs: asked once.
+fn copies_mbps() -> i32 {
+    static SPEED: OnceLock<i32> = OnceLock::new();
+    *SPEED.get_or_init(|| {
+        let gpus = Library::load().ok().and_then(|library| visible(library).ok());
+        let links = || gpus.iter().flatten().flat_map(|gpu| &gpu.links);
+        let [nvlink, pcie, host] = SPEEDS_MBPS;
+        match (links().any(|it| *it == GpuLink::None), links().any(|it| *it == GpuLink::Pcie)) {
+            (true, _) => host,
+            (false, true) => pcie,
+            (false, false) => nvlink,
+        }
+    })
 }
 
 /// Says that NICs of a device take memory of GPUs.

@@ -3,7 +3,9 @@
 use super::library::{CudaError, Library};
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstreamCaptureMode, CUuuid};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_P2PAttribute, CUresult, CUstreamCaptureMode, CUuuid,
+};
 use std::string::String;
 use std::vec::Vec;
 
@@ -14,8 +16,21 @@ pub struct GpuName {
     pub name: String,
     /// The same in every process.
     pub uuid: [u8; 16],
-    /// By number of another GPU, whether this one reaches its memory.
-    pub reaches: Vec<bool>,
+    /// By number of another GPU, how this one reaches its memory.
+    pub links: Vec<GpuLink>,
+}
+
+/// How a GPU reaches memory of another one.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum GpuLink {
+    /// It is the same.
+    Own,
+    /// Not at all.
+    None,
+    /// Over a link without atomics: PCIe.
+    Pcie,
+    /// Over a link with atomics: NVLink.
+    NvLink,
 }
 
 /// The GPUs that this process sees, as the driver's calls name them.
@@ -49,16 +64,28 @@ pub fn visible(library: &Library) -> Result<Vec<GpuName>, CudaError> {
         let code = unsafe { (library.device_uuid)(&mut uuid, *device) };
         library.check("cuDeviceGetUuid", code)?;
         let length = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-        let reaches = devices.iter().map(|other| {
-            let mut can = 0;
+        let links = devices.iter().map(|other| {
+            let (mut can, mut atomics) = (0, 0);
+            if device == other {
+                return Ok(GpuLink::Own);
+            }
             // SAFETY: valid for a write; devices of the driver's.
             let code = unsafe { (pointers.can_access)(&mut can, *device, *other) };
-            library.check("cuDeviceCanAccessPeer", code).map(|()| can != 0 || device == other)
+            library.check("cuDeviceCanAccessPeer", code)?;
+            let what = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+            // SAFETY: as above.
+            let code = unsafe { (pointers.link)(&mut atomics, what, *device, *other) };
+            library.check("cuDeviceGetP2PAttribute", code)?;
+            Ok(match (can, atomics) {
+                (0, _) => GpuLink::None,
+                (_, 0) => GpuLink::Pcie,
+                _ => GpuLink::NvLink,
+            })
         });
         Ok(GpuName {
             name: String::from_utf8_lossy(&text[..length]).into_owned(),
             uuid: uuid.bytes.map(|byte| byte as u8),
-            reaches: reaches.collect::<Result<_, CudaError>>()?,
+            links: links.collect::<Result<_, CudaError>>()?,
         })
     };
     devices.iter().map(named).collect()

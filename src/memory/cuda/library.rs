@@ -9,8 +9,8 @@ use crate::memory::loader::{function, reason, words};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::fmt;
 use cudarc::driver::sys::{
-    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunction,
-    CUipcMemHandle, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr,
+    CUfunction, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmemcpyAttributes, CUmodule,
     CUpointer_attribute, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode,
     CUstreamCaptureStatus, CUuuid,
@@ -149,6 +149,8 @@ functions! {
     device_name(*mut c_char, c_int, CUdevice) = c"cuDeviceGetName",
     /// Whether the first GPU can reach memory of the second.
     can_access(*mut c_int, CUdevice, CUdevice) = c"cuDeviceCanAccessPeer",
+    /// What the link from the first GPU to the second can do.
+    link(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice) = c"cuDeviceGetP2PAttribute",
     /// What another process needs to open an allocation of cuMemAlloc.
     ipc_handle(*mut CUipcMemHandle, CUdeviceptr) = c"cuIpcGetMemHandle",
     /// Opens it.
