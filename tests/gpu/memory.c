@@ -316,8 +316,8 @@ static const char *way_name(int way)
     return names[way];
 }
 
-// Whether bytes came the way that they must. Without access from GPU to GPU all is staged, and so is
-// what comes out of memory that nobody else can map.
+// Whether bytes came the way that they must. Without access from GPU to GPU all is staged, and so
+// is what comes out of memory that nobody else can map.
 static int is_right_way(const struct kind *kind, int way, int is_out)
 {
     int count = 0, can = 1;

@@ -18,9 +18,9 @@ use crosstie::memory::cuda::gpu::{GpuLink, visible};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// What copy engines bring, in Mbit/s, where all GPUs have NVLink between them (400 GB/s), where one
-/// has PCIe, and where one reaches another through host memory alone (5 GB/s). More than the first
-/// changes nothing in NCCL's search for channels.
+/// What copy engines bring, in Mbit/s: where all GPUs have NVLink between them (400 GB/s), where
+/// one has PCIe, and where one reaches another through host memory alone (5 GB/s). More than the
+/// first changes nothing in NCCL's search for channels.
 const SPEEDS_MBPS: [i32; 3] = [3_200_000, 400_000, 40_000];
 
 /// NCCL's variables that it needs: to use GPU memory over a device that is not near a GPU, and to

@@ -27,8 +27,8 @@ pub(super) struct Link {
     /// Copies under way, and of these those that it makes.
     pub in_flight: u32,
     pub writes: u32,
-    /// Copies that it has asked for, those of ours that it copies out pieces for, and pieces that it
-    /// has asked for.
+    /// Copies that it has asked for, those of ours for which it copies out pieces, and pieces that
+    /// it has asked for.
     pub asked: u32,
     pub turns: u32,
     pub lends: u32,
