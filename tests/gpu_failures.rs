@@ -233,6 +233,27 @@ fn copy_that_the_driver_refuses_ends_by_name_and_others_of_its_gpu_go_on() {
     });
 }
 
+/// Nothing can be posted to a GPU whose context the driver refuses, and no marker tells of that.
+#[test]
+fn context_that_the_driver_refuses_leaves_no_request_without_an_end() {
+    let test = "context_that_the_driver_refuses_leaves_no_request_without_an_end";
+    with_double(test, &[], || {
+        on(0);
+        // a copy is taken, and what was taken is posted
+        for nth in [1, 2] {
+            let mut pair = pair(Way::Pull);
+            let mut from = Memory::new(&pair.a, Kind::Exported(0));
+            let mut into = Memory::new(&pair.b, Kind::Exported(1));
+            exchange(&mut pair, &mut from, &mut into, BYTES, false);
+            control::fail("cuCtxPushCurrent_v2", nth, CODE);
+            let requests = begin(&mut pair, &from, &into);
+            let ended = end(&mut pair, requests).map(|outcome| outcome.result);
+            assert!(ended.contains(&Err(RequestError::Fabric(CODE as i32))), "{nth}: {ended:?}");
+            pair.close();
+        }
+    });
+}
+
 /// Pieces of a message lie in cells, in sockets and in the GPU when its rail is lost.
 #[test]
 fn rail_that_is_lost_amid_a_message_between_gpus_costs_no_byte_and_comes_back() {
