@@ -112,10 +112,13 @@ fn round_run(node: &mut Node, mut round: Round) -> (u64, usize) {
     (received, at_kill)
 }
 
-/// One test counts this process's descriptors.
+/// One test counts this process's descriptors, and each has the environment's variables: the folder
+/// that one has set is gone behind it.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    host_support::forget();
+    turn
 }
 
 #[test]

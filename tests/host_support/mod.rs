@@ -67,6 +67,11 @@ pub fn unset(name: impl Into<OsString>) {
     change(name.into(), None);
 }
 
+/// Has what the environment says count again.
+pub fn forget() {
+    SET.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
 fn change(name: OsString, value: Option<OsString>) {
     let mut set = SET.lock().unwrap_or_else(PoisonError::into_inner);
     set.retain(|(it, _)| *it != name);

@@ -302,10 +302,11 @@ impl Helper {
         let gpu = self.gpu(pending.wanted.gpu)?;
         let (theirs, length) = (first.region_start, first.region_bytes);
         let offset = theirs.checked_sub(first.start).ok_or(refused)?;
+        // the driver calls memory of an IPC handle the importing GPU's, wherever it lies
+        let is_within = first.gpu == u128::from_be_bytes(gpu.uuid()?);
         let import = match first.how {
             How::Ipc(_) if first.process == process() => {
                 // the driver opens no handle in the process that has made it
-                let is_within = is_of(&gpu, theirs)?;
                 if !is_within {
                     reach(&self.gpus, &gpu, theirs)?;
                 }
@@ -325,7 +326,6 @@ impl Helper {
             return Err(refused);
         }
         let ours = import.start() + offset;
-        let is_within = is_of(&gpu, ours)?;
         Ok((Mapped { theirs, ours, length, is_within }, Some(import)))
     }
 
@@ -341,12 +341,6 @@ impl Helper {
             Some(Err(_)) | None => Err(failed("cuStreamCreateWithPriority")),
         }
     }
-}
-
-/// Whether an address lies in memory of this GPU.
-fn is_of(gpu: &Gpu, address: u64) -> Result<bool, CudaError> {
-    let _entered = gpu.enter()?;
-    Ok(Place::of(gpu.library(), address)? == Place::Device(gpu.device()))
 }
 
 /// Lets a GPU reach memory of another GPU of this process: the streams of ours, and the program's.
@@ -386,6 +380,7 @@ fn answer(
             bytes: *bytes,
             region_start: export.start,
             region_bytes: export.bytes,
+            gpu: export.gpu,
             how,
         };
         unsent.push_back((Record::Part(part), descriptor));

@@ -75,7 +75,16 @@ wraps!(GpuError: Cuda(CudaError));
 struct Export {
     start: u64,
     bytes: u64,
+    /// The id of its GPU.
+    gpu: u128,
     segments: Vec<Segment>,
+}
+
+/// The id of the GPU that an address of this process lies on; 0: none.
+fn id_of(address: u64) -> u128 {
+    let Ok(library) = Library::load() else { return 0 };
+    let Ok(Place::Device(number)) = Place::of(library, address) else { return 0 };
+    Gpu::at(library, number).and_then(|gpu| gpu.uuid()).map_or(0, u128::from_be_bytes)
 }
 
 /// What the user's threads and the helper share.
@@ -145,7 +154,7 @@ impl GpuMemory {
 
     /// A region was registered under `key`: peers may have it.
     pub fn publish(&self, key: RailKey, address: u64, length: Bytes, segments: Vec<Segment>) {
-        let export = Export { start: address, bytes: length.0, segments };
+        let export = Export { start: address, bytes: length.0, gpu: id_of(address), segments };
         locked(&self.exports.regions).insert(key.0, export);
     }
 

@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 
 /// Words of every record.
-const WORDS: usize = 18;
+const WORDS: usize = 20;
 /// Bytes of every record.
 pub(super) const BYTES: usize = WORDS * 8;
 /// First word of every record; its last byte is the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"xtiegpu\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"xtiegpu\x02");
 
 const ASK: u64 = 1;
 const PART: u64 = 2;
@@ -39,6 +39,8 @@ pub(super) struct Part {
     /// The region.
     pub region_start: u64,
     pub region_bytes: u64,
+    /// The id of its GPU.
+    pub gpu: u128,
     pub how: How,
 }
 
@@ -79,9 +81,10 @@ impl Record {
                     part.region_start,
                     part.region_bytes,
                 ]);
+                words[18..].copy_from_slice(&[part.gpu as u64, (part.gpu >> 64) as u64]);
                 if let How::Ipc(handle) = part.how {
                     words[9] = 1;
-                    for (word, bytes) in words[10..].iter_mut().zip(handle.chunks_exact(8)) {
+                    for (word, bytes) in words[10..18].iter_mut().zip(handle.chunks_exact(8)) {
                         *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
                     }
                 }
@@ -115,7 +118,7 @@ impl Record {
             PART => {
                 let how = match words[9] {
                     0 => How::Descriptor,
-                    _ => How::Ipc(bytes[80..].try_into().expect("sixty-four bytes")),
+                    _ => How::Ipc(bytes[80..144].try_into().expect("sixty-four bytes")),
                 };
                 Some(Record::Part(Part {
                     entry,
@@ -126,6 +129,7 @@ impl Record {
                     bytes: words[6],
                     region_start: words[7],
                     region_bytes: words[8],
+                    gpu: u128::from(words[18]) | u128::from(words[19]) << 64,
                     how,
                 }))
             }
@@ -151,6 +155,7 @@ mod tests {
             bytes: 2 << 20,
             region_start: 5,
             region_bytes: 6,
+            gpu: 5 << 90 | 3,
             how: How::Descriptor,
         };
         let records = [
