@@ -26,7 +26,9 @@ const SPEEDS_MBPS: [i32; 3] = [3_200_000, 400_000, 40_000];
 /// NCCL's variables that it needs: to use GPU memory over a device that is not near a GPU, and to
 /// have as many channels as the tuner gives to long collectives.
 const NCCL_WANTS: [(&CStr, &CStr); 2] =
-    [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", c"16")];
+    [(c"NCCL_NET_GDR_LEVEL", c"SYS"), (c"NCCL_MIN_NCHANNELS", OUR_CHANNELS)];
+/// Spelled as no user does: a plugin that is loaded again knows what the one before has set.
+pub const OUR_CHANNELS: &CStr = c"+16";
 
 /// Why GPU memory is used in this process, if it is: asked once.
 fn reason() -> Option<&'static str> {

@@ -47,7 +47,15 @@ pub fn answers(ranks: usize, nodes: usize) -> bool {
 
 /// What is chosen for so many bytes.
 pub fn choice(bytes: u64) -> Choice {
-    chosen(bytes, |name| Variables::of_process().get(name).is_some())
+    let ours = cuda::OUR_CHANNELS.to_str().ok();
+    let is_users = |name: &str| match name {
+        "NCCL_MIN_NCHANNELS" => {
+            let value = Variables::of_process().text(name);
+            value.is_some_and(|value| Some(&*value) != ours)
+        }
+        _ => Variables::of_process().get(name).is_some(),
+    };
+    chosen(bytes, is_users)
 }
 
 fn chosen(bytes: u64, is_set: impl Fn(&str) -> bool) -> Choice {

@@ -38,7 +38,7 @@ fn variables(test: &str, settings: &[(&str, &str)], expected: [Option<&str>; 2])
 
 #[test]
 fn first_init_sets_what_nccl_needs() {
-    variables("first_init_sets_what_nccl_needs", &[COPIES], [Some("SYS"), Some("16")]);
+    variables("first_init_sets_what_nccl_needs", &[COPIES], [Some("SYS"), Some("+16")]);
 }
 
 #[test]
@@ -126,6 +126,25 @@ fn tuner_answers_alike_in_each_version() {
         assert_eq!(answers(4, 4, 256 << 20), Some((SIMPLE, 16)));
         assert_eq!(answers(4, 2, 8), None, "ranks of a node do not go by the network");
         assert_eq!(answers(1, 1, 8), None);
+    });
+}
+
+/// What a plugin that was unloaded has set is no wish of the user's.
+#[test]
+fn tuner_answers_alike_when_the_plugin_is_loaded_again() {
+    let set = [LO, COPIES, ("NCCL_MIN_NCHANNELS", "+16")];
+    with_double("tuner_answers_alike_when_the_plugin_is_loaded_again", &set, || {
+        init();
+        assert_eq!(answers(2, 2, 8), Some((LL, 1)));
+    });
+}
+
+#[test]
+fn tuner_leaves_the_channels_that_the_user_has_set() {
+    let set = [LO, COPIES, ("NCCL_MIN_NCHANNELS", "16")];
+    with_double("tuner_leaves_the_channels_that_the_user_has_set", &set, || {
+        init();
+        assert_eq!(answers(2, 2, 8), Some((LL, -1)));
     });
 }
 
