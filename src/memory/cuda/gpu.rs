@@ -72,10 +72,13 @@ pub fn visible(library: &Library) -> Result<Vec<GpuName>, CudaError> {
             // SAFETY: valid for a write; devices of the driver's.
             let code = unsafe { (pointers.can_access)(&mut can, *device, *other) };
             library.check("cuDeviceCanAccessPeer", code)?;
-            let what = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
-            // SAFETY: as above.
-            let code = unsafe { (pointers.link)(&mut atomics, what, *device, *other) };
-            library.check("cuDeviceGetP2PAttribute", code)?;
+            // a driver that cannot tell has no such link
+            if let Ok(links) = &library.links {
+                let what = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+                // SAFETY: as above.
+                let code = unsafe { (links.attribute)(&mut atomics, what, *device, *other) };
+                library.check("cuDeviceGetP2PAttribute", code)?;
+            }
             Ok(match (can, atomics) {
                 (0, _) => GpuLink::None,
                 (_, 0) => GpuLink::Pcie,

@@ -149,8 +149,6 @@ functions! {
     device_name(*mut c_char, c_int, CUdevice) = c"cuDeviceGetName",
     /// Whether the first GPU can reach memory of the second.
     can_access(*mut c_int, CUdevice, CUdevice) = c"cuDeviceCanAccessPeer",
-    /// What the link from the first GPU to the second can do.
-    link(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice) = c"cuDeviceGetP2PAttribute",
     /// What another process needs to open an allocation of cuMemAlloc.
     ipc_handle(*mut CUipcMemHandle, CUdeviceptr) = c"cuIpcGetMemHandle",
     /// Opens it.
@@ -166,9 +164,16 @@ functions! {
 }
 
 functions! {
+    /// The function that tells links between GPUs apart.
+    Links;
+    /// What the link from the first GPU to the second can do.
+    attribute(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice) = c"cuDeviceGetP2PAttribute",
+}
+
+functions! {
     /// The functions. They stay good for ever: the library is never unloaded.
     Library kernels: Kernels, batches: Batches, pointers: Pointers, dmabufs: DmaBufs,
-        captures: Captures;
+        captures: Captures, links: Links;
     /// Starts the driver.
     init(c_uint) = c"cuInit",
     /// The name of an error.
