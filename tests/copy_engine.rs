@@ -17,7 +17,9 @@ use cuda_support::control::{self, assert_no_slow_calls, assert_nothing_lives, ca
 use cuda_support::driver::*;
 use cuda_support::steps::*;
 use cuda_support::with_double;
-use gpu_support::{Kind, Memory, ROOM, SIZES, Way, exchange, mapped, pair, submitted};
+use gpu_support::{
+    Kind, Memory, ROOM, SIZES, Way, begin_of, end, exchange, mapped, pair, submitted,
+};
 use host_support::wait_both;
 use std::sync::Arc;
 
@@ -141,21 +143,13 @@ fn many_copies_that_the_peer_makes_take_turns() {
     with_double("many_copies_that_the_peer_makes_take_turns", &[], || {
         on(0);
         let mut pair = pair(Way::Pull);
-        let (to_a, to_b) = (pair.to_a, pair.to_b);
         let mut from = Memory::new(&pair.a, Kind::Hidden(0));
         from.fill(ROOM, 3);
         for kind in [Kind::Host, Kind::Alloc(1)] {
             let into = Memory::new(&pair.b, kind);
-            let (room, message) = (into.incoming(ROOM), from.outgoing(ROOM));
-            let all: Vec<_> = (0..24)
-                .map(|_| {
-                    let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
-                    (submitted(&mut pair.a, |node| node.isend(to_b, message)), received)
-                })
-                .collect();
-            for (sent, received) in all {
-                assert_eq!(wait_both(&mut pair.b, &mut pair.a, received).result, Ok(()));
-                assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+            let all: Vec<_> = (0..24).map(|_| begin_of(&mut pair, &from, &into, ROOM)).collect();
+            for requests in all {
+                assert_eq!(end(&mut pair, requests).map(|it| it.result), [Ok(()); 2]);
             }
             assert!(into.holds(ROOM, 3));
             into.free(&pair.b);

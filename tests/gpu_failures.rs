@@ -8,14 +8,14 @@ mod host_support;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{MemoryKind, RegisterError};
-use crosstie::transport::{Outcome, RequestError, RequestId, SubmitError};
+use crosstie::transport::{RequestError, RequestId, SubmitError};
 use cuda_support::control::{self, assert_nothing_lives, live};
 use cuda_support::driver::*;
 use cuda_support::steps::*;
 use cuda_support::with_double;
-use gpu_support::{Kind, Memory, ROOM, Way, exchange, mapped, pair, pair_of, submitted};
+use gpu_support::{Kind, Memory, ROOM, Way, begin_of, end, exchange, mapped, pair, pair_of, swap};
 use host_support::pair::Pair;
-use host_support::{Node, Watch, joined, wait_both};
+use host_support::{Node, Watch, joined};
 
 const BYTES: usize = 70_000;
 /// The code with which calls fail here.
@@ -34,29 +34,9 @@ fn second_of(pair: &mut Pair) -> (Handle, Handle) {
     joined(&mut pair.a, &mut pair.b)
 }
 
-/// Makes another connection the one that [`exchange`] uses.
-fn swap(pair: &mut Pair, other: &mut (Handle, Handle)) {
-    let now = (pair.to_b, pair.to_a);
-    (pair.to_b, pair.to_a) = *other;
-    *other = now;
-}
-
 /// A message that is on its way: the requests at `a` and `b`.
 fn begin(pair: &mut Pair, from: &Memory, into: &Memory) -> (RequestId, RequestId) {
     begin_of(pair, from, into, BYTES)
-}
-
-fn begin_of(pair: &mut Pair, from: &Memory, into: &Memory, bytes: usize) -> (RequestId, RequestId) {
-    let (to_a, to_b) = (pair.to_a, pair.to_b);
-    let (room, outgoing) = (into.incoming(bytes), from.outgoing(bytes));
-    let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
-    let sent = submitted(&mut pair.a, |node| node.isend(to_b, outgoing));
-    (sent, received)
-}
-
-fn end(pair: &mut Pair, (sent, received): (RequestId, RequestId)) -> [Outcome; 2] {
-    let received = wait_both(&mut pair.b, &mut pair.a, received);
-    [wait_both(&mut pair.a, &mut pair.b, sent), received]
 }
 
 #[test]

@@ -13,9 +13,9 @@ use cuda_support::control::{self, assert_nothing_lives};
 use cuda_support::driver::*;
 use cuda_support::steps::*;
 use cuda_support::with_double;
-use gpu_support::{Kind, Memory, ROOM, SIZES, Way, exchange, pair, submitted};
+use gpu_support::{Kind, Memory, ROOM, SIZES, Way, begin_of, end, exchange, pair, submitted, swap};
+use host_support::joined;
 use host_support::pair::Pair;
-use host_support::{joined, wait_both};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Between two GPUs, and from and to the host.
@@ -247,9 +247,8 @@ fn bytes_on_their_way_between_gpus_are_bounded() {
             let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
             (submitted(&mut pair.a, |node| node.isend(to_b, message)), received)
         };
-        let end = |pair: &mut Pair, (sent, received)| {
-            assert_eq!(wait_both(&mut pair.b, &mut pair.a, received).result, Ok(()));
-            assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+        let end = |pair: &mut Pair, requests| {
+            assert_eq!(end(pair, requests).map(|it| it.result), [Ok(()); 2]);
         };
         for way in [long, short] {
             let first = begin(&mut pair, way, 4096);
@@ -279,36 +278,23 @@ fn copies_from_other_gpus_pass_one_within_a_gpu_that_waits_for_its_kernels() {
         on(0);
         let mut pair = pair(Way::Pull);
         let mut other = joined(&mut pair.a, &mut pair.b);
-        let mut swap = |pair: &mut Pair| {
-            let now = (pair.to_b, pair.to_a);
-            (pair.to_b, pair.to_a) = other;
-            other = now;
-        };
         for kind in [Kind::Alloc, Kind::Exported] {
             let [mut near, mut far] = [1, 0].map(|gpu| Memory::new(&pair.a, kind(gpu)));
             let [mut into, mut beside] = [(); 2].map(|()| Memory::new(&pair.b, kind(1)));
             exchange(&mut pair, &mut near, &mut into, ROOM, false);
             near.fill(ROOM, 1);
             control::busy(1, true);
-            let (to_a, to_b) = (pair.to_a, pair.to_b);
-            let (room, message) = (into.incoming(ROOM), near.outgoing(ROOM));
-            let held: Vec<_> = (0..4)
-                .map(|_| {
-                    let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
-                    (submitted(&mut pair.a, |node| node.isend(to_b, message)), received)
-                })
-                .collect();
-            swap(&mut pair);
+            let held: Vec<_> = (0..4).map(|_| begin_of(&mut pair, &near, &into, ROOM)).collect();
+            swap(&mut pair, &mut other);
             for bytes in SIZES {
                 exchange(&mut pair, &mut far, &mut beside, bytes, false);
             }
             let is_there = |pair: &mut Pair, received| pair.b.test(received).unwrap().is_some();
             assert!(!is_there(&mut pair, held[0].1), "its kernels hold all multiprocessors");
             control::busy(1, false);
-            swap(&mut pair);
-            for (sent, received) in held {
-                assert_eq!(wait_both(&mut pair.b, &mut pair.a, received).result, Ok(()));
-                assert_eq!(wait_both(&mut pair.a, &mut pair.b, sent).result, Ok(()));
+            swap(&mut pair, &mut other);
+            for requests in held {
+                assert_eq!(end(&mut pair, requests).map(|it| it.result), [Ok(()); 2]);
             }
             assert!(into.holds(ROOM, 1));
             [near, far].into_iter().for_each(|memory| memory.free(&pair.a));

@@ -273,14 +273,12 @@ impl Shared {
     ) -> Result<Handle, RegisterError> {
         let gpus = self.gpus.as_ref().ok_or(RegisterError::Kind)?;
         // SAFETY: the caller's promise is the same.
-        let (region, key, segments) = unsafe { gpu::register(gpus, address, length) }?;
+        let (region, key, export) = unsafe { gpu::register(gpus, address, length) }?;
         let mut keys = [RailKey(0); RAILS_MAX];
         keys[0] = key;
         // SAFETY: as above.
         let handle = unsafe { self.enter(region, keys, dmabuf) }?;
-        if !segments.is_empty() {
-            gpus.publish(key, address, length, segments);
-        }
+        gpus.publish(key, export);
         Ok(handle)
     }
 

@@ -127,8 +127,8 @@ impl Domain for GpuDomain {
         }
         let (address, length) = (region.address, region.length);
         // SAFETY: as above.
-        let (_, device, segments) = unsafe { gpu::register(&self.memory, address, length) }?;
-        self.memory.publish(device, address, length, segments);
+        let (_, device, export) = unsafe { gpu::register(&self.memory, address, length) }?;
+        self.memory.publish(device, export);
         let apart = self.arena.view.wrapping_sub(self.arena.start);
         let view = Region { address: address.wrapping_add(apart), length, kind: MemoryKind::Host };
         // SAFETY: the view stays as long as the arena.

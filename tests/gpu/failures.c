@@ -358,26 +358,26 @@ static void ruin(const struct place *place)
         fail("an illegal address was no error");
 }
 
+static const struct mapping room = {ROOM, 1, POSIX, READ_WRITE};
+
 // Takes away what a place has.
 static void take_away(struct place *place)
 {
-    static const struct mapping mapping = {ROOM, 1, POSIX, READ_WRITE};
     on(place);
     gpu_check(gpu.synchronize(), "cuStreamSynchronize");
-    mapped_end(&mapping, place->data);
+    mapped_end(&room, place->data);
 }
 
 // An endpoint with memory on a GPU and in the host, and a peer for each. Then either the memory is
 // unmapped, or the driver refuses all calls of this process, on every GPU.
 static void ruined(int is_unmapped)
 {
-    static const struct mapping mapping = {ROOM, 1, POSIX, READ_WRITE};
     begin(0);
     struct place places[2] = {place_of(0), host_place()};
     xtie_connection *peers[2];
     on(&places[0]);
     mapped_load();
-    gpu_check(mapped_make(&mapping, &places[0].data), "memory that is mapped");
+    gpu_check(mapped_make(&room, &places[0].data), "memory that is mapped");
     known(&places[0], ROOM);
     for (int at = 0; at < 2; at++) {
         peers[at] = board_connect(at);

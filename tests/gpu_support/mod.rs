@@ -11,7 +11,7 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::Options;
-use crosstie::transport::{Incoming, Outgoing, RequestId, SubmitError};
+use crosstie::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Bytes of each side's memory: two of the pieces that go through cells, and more.
@@ -189,6 +189,33 @@ pub fn submitted(
         };
         watch.look("a request that finds room");
     }
+}
+
+/// Makes another connection the one that [`exchange`] uses.
+pub fn swap(pair: &mut Pair, other: &mut (Handle, Handle)) {
+    let now = (pair.to_b, pair.to_a);
+    (pair.to_b, pair.to_a) = *other;
+    *other = now;
+}
+
+/// A message that is on its way: the requests at `a` and `b`.
+pub fn begin_of(
+    pair: &mut Pair,
+    from: &Memory,
+    into: &Memory,
+    bytes: usize,
+) -> (RequestId, RequestId) {
+    let (to_a, to_b) = (pair.to_a, pair.to_b);
+    let (room, outgoing) = (into.incoming(bytes), from.outgoing(bytes));
+    let received = submitted(&mut pair.b, |node| node.irecv(to_a, &[room]));
+    let sent = submitted(&mut pair.a, |node| node.isend(to_b, outgoing));
+    (sent, received)
+}
+
+/// What became of it, at `a` and `b`.
+pub fn end(pair: &mut Pair, (sent, received): (RequestId, RequestId)) -> [Outcome; 2] {
+    let received = wait_both(&mut pair.b, &mut pair.a, received);
+    [wait_both(&mut pair.a, &mut pair.b, sent), received]
 }
 
 /// One message from `a` to `b`.

@@ -178,17 +178,16 @@ fn gpus_text(gpus: &[GpuName]) -> String {
     let others = gpus.iter().any(|gpu| gpu.name != first.name);
     let others = if others { " and others" } else { "" };
     let mut text = format!("{} ({}{others})", gpus.len(), first.name);
-    let pairs = gpus.len() * gpus.len().saturating_sub(1);
-    let links = || gpus.iter().flat_map(|gpu| &gpu.links);
-    let unreached = links().filter(|link| **link == GpuLink::None).count();
-    let over = match links().any(|link| *link == GpuLink::Pcie) {
-        true => "PCIe",
-        false => "NVLink",
-    };
-    match unreached {
-        0 if pairs == 0 => {}
-        0 => text.push_str(&format!(", between all by copy engine over {over}")),
-        _ => text.push_str(&format!(", {unreached} of {pairs} ways through host memory")),
+    match GpuLink::slowest(gpus) {
+        GpuLink::Own => {}
+        GpuLink::NvLink => text.push_str(", between all by copy engine over NVLink"),
+        GpuLink::Pcie => text.push_str(", between all by copy engine over PCIe"),
+        GpuLink::None => {
+            let links = gpus.iter().flat_map(|gpu| &gpu.links);
+            let unreached = links.filter(|link| **link == GpuLink::None).count();
+            let ways = gpus.len() * (gpus.len() - 1);
+            text.push_str(&format!(", {unreached} of {ways} ways through host memory"));
+        }
     }
     text
 }

@@ -18,10 +18,15 @@ use crosstie::memory::cuda::gpu::{GpuLink, visible};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// What copy engines bring, in Mbit/s: where all GPUs have NVLink between them (400 GB/s), where
-/// one has PCIe, and where one reaches another through host memory alone (5 GB/s). More than the
-/// first changes nothing in NCCL's search for channels.
-const SPEEDS_MBPS: [i32; 3] = [3_200_000, 400_000, 40_000];
+/// What copy engines bring over a link, in Mbit/s. More than over NVLink (400 GB/s) changes nothing
+/// in NCCL's search for channels.
+const fn mbps(link: GpuLink) -> i32 {
+    match link {
+        GpuLink::None => 40_000, // through host memory
+        GpuLink::Pcie => 400_000,
+        GpuLink::NvLink | GpuLink::Own => 3_200_000,
+    }
+}
 
 /// NCCL's variables that it needs: to use GPU memory over a device that is not near a GPU, and to
 /// have as many channels as the tuner gives to long collectives.
@@ -77,13 +82,7 @@ fn copies_mbps() -> i32 {
     static SPEED: OnceLock<i32> = OnceLock::new();
     *SPEED.get_or_init(|| {
         let gpus = Library::load().ok().and_then(|library| visible(library).ok());
-        let links = || gpus.iter().flatten().flat_map(|gpu| &gpu.links);
-        let [nvlink, pcie, host] = SPEEDS_MBPS;
-        match (links().any(|it| *it == GpuLink::None), links().any(|it| *it == GpuLink::Pcie)) {
-            (true, _) => host,
-            (false, true) => pcie,
-            (false, false) => nvlink,
-        }
+        mbps(GpuLink::slowest(&gpus.unwrap_or_default()))
     })
 }
 

@@ -47,15 +47,12 @@ pub fn answers(ranks: usize, nodes: usize) -> bool {
 
 /// What is chosen for so many bytes.
 pub fn choice(bytes: u64) -> Choice {
-    let ours = cuda::OUR_CHANNELS.to_str().ok();
-    let is_users = |name: &str| match name {
-        "NCCL_MIN_NCHANNELS" => {
-            let value = Variables::of_process().text(name);
-            value.is_some_and(|value| Some(&*value) != ours)
-        }
-        _ => Variables::of_process().get(name).is_some(),
-    };
-    chosen(bytes, is_users)
+    let ours = cuda::OUR_CHANNELS.to_bytes();
+    let is_ours = |name: &str, value: &[u8]| name == "NCCL_MIN_NCHANNELS" && value == ours;
+    chosen(bytes, |name| {
+        let value = Variables::of_process().get(name);
+        value.is_some_and(|value| !is_ours(name, value.as_encoded_bytes()))
+    })
 }
 
 fn chosen(bytes: u64, is_set: impl Fn(&str) -> bool) -> Choice {

@@ -72,19 +72,13 @@ wraps!(GpuError: Cuda(CudaError));
 
 /// A region as others may have it.
 #[derive(Debug)]
-struct Export {
+pub struct Export {
     start: u64,
     bytes: u64,
     /// The id of its GPU.
     gpu: u128,
+    /// Its allocations; none where other processes cannot map it.
     segments: Vec<Segment>,
-}
-
-/// The id of the GPU that an address of this process lies on; 0: none.
-fn id_of(address: u64) -> u128 {
-    let Ok(library) = Library::load() else { return 0 };
-    let Ok(Place::Device(number)) = Place::of(library, address) else { return 0 };
-    Gpu::at(library, number).and_then(|gpu| gpu.uuid()).map_or(0, u128::from_be_bytes)
 }
 
 /// What the user's threads and the helper share.
@@ -134,9 +128,8 @@ impl GpuMemory {
         &self.trust
     }
 
-    /// The number of the GPU that a range lies in, which can be used from now on, and the region's
-    /// allocations; none where other processes cannot map it.
-    pub fn prepare(&self, address: u64, length: Bytes) -> Result<(u32, Vec<Segment>), GpuError> {
+    /// The number of the GPU that a range lies in, which can be used from now on, and the region.
+    pub fn prepare(&self, address: u64, length: Bytes) -> Result<(u32, Export), GpuError> {
         let library = Library::load().map_err(GpuError::Driver)?;
         let last = address.checked_add(length.0).and_then(|end| end.checked_sub(1));
         let (place, last) = (Place::of(library, address)?, last.ok_or(GpuError::Torn)?);
@@ -149,13 +142,15 @@ impl GpuMemory {
         let at = usize::try_from(number).ok().filter(|number| *number < GPUS_MAX);
         helper::open_lanes(&self.gpus, at.ok_or(GpuError::Number(number))?, &gpu, &self.domain)?;
         self.helper_start()?;
-        Ok((number as u32, segments))
+        let id = u128::from_be_bytes(gpu.uuid()?);
+        Ok((number as u32, Export { start: address, bytes: length.0, gpu: id, segments }))
     }
 
-    /// A region was registered under `key`: peers may have it.
-    pub fn publish(&self, key: RailKey, address: u64, length: Bytes, segments: Vec<Segment>) {
-        let export = Export { start: address, bytes: length.0, gpu: id_of(address), segments };
-        locked(&self.exports.regions).insert(key.0, export);
+    /// A region was registered under `key`: peers may have it, where they can map it.
+    pub fn publish(&self, key: RailKey, export: Export) {
+        if !export.segments.is_empty() {
+            locked(&self.exports.regions).insert(key.0, export);
+        }
     }
 
     /// A region was forgotten: peers are told.
@@ -315,8 +310,8 @@ pub unsafe fn register(
     memory: &GpuMemory,
     address: u64,
     length: Bytes,
-) -> Result<(Region, RailKey, Vec<Segment>), RegisterError> {
-    let (number, segments) = memory.prepare(address, length).map_err(|error| {
+) -> Result<(Region, RailKey, Export), RegisterError> {
+    let (number, export) = memory.prepare(address, length).map_err(|error| {
         news::gpu_memory_refused(address, length.0, &error);
         match error {
             GpuError::Place(_) | GpuError::Driver(_) | GpuError::Flush => RegisterError::Kind,
@@ -332,5 +327,5 @@ pub unsafe fn register(
     let region = Region { address, length, kind: MemoryKind::Cuda(number) };
     // SAFETY: the caller's promise is the domain's.
     let key = unsafe { memory.domain.register(region) }?;
-    Ok((region, key, segments))
+    Ok((region, key, export))
 }

@@ -20,17 +20,24 @@ pub struct GpuName {
     pub links: Vec<GpuLink>,
 }
 
-/// How a GPU reaches memory of another one.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+/// How a GPU reaches memory of another one; what is slower comes first.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
 pub enum GpuLink {
-    /// It is the same.
-    Own,
     /// Not at all.
     None,
     /// Over a link without atomics: PCIe.
     Pcie,
     /// Over a link with atomics: NVLink.
     NvLink,
+    /// It is the same.
+    Own,
+}
+
+impl GpuLink {
+    /// The slowest link between these; [`GpuLink::Own`] where there are no two.
+    pub fn slowest(gpus: &[GpuName]) -> GpuLink {
+        gpus.iter().flat_map(|gpu| &gpu.links).copied().min().unwrap_or(GpuLink::Own)
+    }
 }
 
 /// The GPUs that this process sees, as the driver's calls name them.

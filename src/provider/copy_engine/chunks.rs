@@ -15,7 +15,7 @@ use crate::base::units::{Bytes, Instant};
 use crate::fabric::{LocalSpan, Op, OpId, OpKind, PostError, RailKey, RemoteSpan};
 
 /// Pieces that one copy has under way at a time.
-const CHUNKS: usize = 4;
+pub(super) const CHUNKS: usize = 4;
 /// In the id of a read of a piece.
 const PIECE: u64 = 1 << 63;
 

@@ -1,5 +1,6 @@
 //! Pieces of our GPUs' memory that peers cannot map: we copy them out, and they read them.
 
+use super::chunks::CHUNKS;
 use super::fetch::Work;
 use super::keys::{gpu_of, handle_of};
 use super::lanes::{CELL_BYTES, Mark, Progress, Use};
@@ -10,8 +11,8 @@ use crate::base::regions::RegionTable;
 use crate::fabric::RemoteSpan;
 use std::vec::Vec;
 
-/// Pieces that a peer may ask for at a time: four of each copy that has its turn.
-pub(super) const LENDS_MAX: u32 = 4 * TURNS_MAX;
+/// Pieces that a peer may ask for at a time: those of each copy that has its turn.
+pub(super) const LENDS_MAX: u32 = CHUNKS as u32 * TURNS_MAX;
 
 /// One piece.
 #[derive(Copy, Clone, Debug)]
